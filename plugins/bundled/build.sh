@@ -1,0 +1,5 @@
+#!/bin/sh
+# Rebuild the bundled modules; the toolchain is named in sdk/guest/c/build.sh.
+set -eu
+cd "$(dirname "$0")"
+../../sdk/guest/c/build.sh core files.wasm files/files.c
