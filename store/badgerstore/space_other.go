@@ -1,0 +1,6 @@
+//go:build !linux && !darwin && !freebsd
+
+package badgerstore
+
+// freeSpace is not known here; the operator watches the disk.
+func freeSpace(string) (uint64, bool) { return 0, false }

@@ -1,0 +1,266 @@
+// Package memstore is the reference model of store.Store: plain, in memory, gone with the process. Tests and the model
+// suite read it as the specification, so it does everything in the most obvious way.
+package memstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawlhost/pawl/store"
+)
+
+// Store keeps its state as one immutable value: a Commit builds the next one and swaps it in, a View works on the one that
+// it found.
+type Store struct {
+	state  atomic.Pointer[state]
+	closed atomic.Bool
+	feed   *store.Feed
+
+	mu      sync.Mutex // one writer at a time; guards what follows
+	version uint64
+	blobs   map[blobKey]blob
+}
+
+type state struct {
+	items tree[item]
+	logs  tree[[]store.Entry]
+}
+
+type item struct {
+	value   []byte
+	version uint64
+}
+
+type blobKey struct {
+	tenant string
+	digest store.Digest
+}
+
+type blob struct {
+	data []byte
+	put  time.Time
+}
+
+var _ store.Store = (*Store)(nil)
+
+// New returns an empty store.
+func New() *Store {
+	s := &Store{feed: store.NewFeed(), blobs: map[blobKey]blob{}}
+	s.state.Store(&state{})
+	return s
+}
+
+// usable returns the error of a call that cannot begin.
+func (s *Store) usable(ctx context.Context) error {
+	if s.closed.Load() {
+		return store.ErrClosed
+	}
+	return ctx.Err()
+}
+
+// View implements store.Store.
+func (s *Store) View(ctx context.Context, fn func(store.Reader) error) error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	return fn(reader{s.state.Load(), ctx})
+}
+
+// Commit implements store.Store.
+func (s *Store) Commit(ctx context.Context, c *store.Change) (store.Receipt, error) {
+	if err := c.Check(); err != nil {
+		return store.Receipt{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return store.Receipt{}, err
+	}
+	next := *s.state.Load()
+	for _, p := range c.If {
+		if it, _ := next.items.get(p.Key); it.version != p.Version {
+			return store.Receipt{}, store.ErrConflict
+		}
+	}
+	if c.Empty() {
+		return store.Receipt{}, nil
+	}
+	s.version++
+	r := store.Receipt{Version: s.version}
+	for _, k := range c.Deletes {
+		next.items = next.items.delete(k)
+	}
+	for _, p := range c.Puts {
+		next.items = next.items.put(p.Key, item{bytes.Clone(p.Value), s.version})
+	}
+	for _, a := range c.Appends {
+		// Growing in place is safe: an older state's slice ends before the new entry.
+		log, _ := next.logs.get(a.Log)
+		e := store.Entry{Seq: uint64(len(log)) + 1, Data: bytes.Clone(a.Data)}
+		next.logs = next.logs.put(a.Log, append(log, e))
+		r.Seqs = append(r.Seqs, e.Seq)
+	}
+	s.state.Store(&next)
+	for i, a := range c.Appends {
+		s.feed.Publish(a.Log, store.Entry{Seq: r.Seqs[i], Data: a.Data})
+	}
+	return r, nil
+}
+
+// PutBlob implements store.Store.
+func (s *Store) PutBlob(ctx context.Context, tenant string, data []byte, now time.Time) (store.Digest, error) {
+	if len(data) > store.MaxChange {
+		return "", fmt.Errorf("%w: a blob of %d bytes, at most %d", store.ErrTooLarge, len(data), store.MaxChange)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return "", err
+	}
+	d := store.DigestOf(data)
+	b, ok := s.blobs[blobKey{tenant, d}]
+	if !ok {
+		b = blob{data: bytes.Clone(data), put: now}
+	}
+	if now.After(b.put) {
+		b.put = now
+	}
+	s.blobs[blobKey{tenant, d}] = b
+	return d, nil
+}
+
+// Blob implements store.Store.
+func (s *Store) Blob(ctx context.Context, tenant string, d store.Digest) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return nil, err
+	}
+	b, ok := s.blobs[blobKey{tenant, d}]
+	if !ok {
+		return nil, store.ErrNotFound
+	}
+	return slices.Clone(b.data), nil
+}
+
+// SweepBlobs implements store.Store.
+func (s *Store) SweepBlobs(
+	ctx context.Context, tenant string, before time.Time, used func(store.Digest) bool,
+) (int, error) {
+	if err := s.usable(ctx); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	old := map[blobKey]time.Time{}
+	for k, b := range s.blobs {
+		if k.tenant == tenant && b.put.Before(before) {
+			old[k] = b.put
+		}
+	}
+	s.mu.Unlock()
+	n := 0
+	for k, put := range old {
+		if used(k.digest) { // outside the lock: it may read the store
+			continue
+		}
+		s.mu.Lock()
+		if b, ok := s.blobs[k]; ok && b.put.Equal(put) {
+			delete(s.blobs, k)
+			n++
+		}
+		s.mu.Unlock()
+	}
+	return n, nil
+}
+
+// DeleteRange implements store.Store.
+func (s *Store) DeleteRange(ctx context.Context, prefix store.Key) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	next := *s.state.Load()
+	next.items = next.items.cut(prefix, prefix.End())
+	next.logs = next.logs.cut(prefix, prefix.End())
+	s.state.Store(&next)
+	return nil
+}
+
+// Feed implements store.Store.
+func (s *Store) Feed() *store.Feed { return s.feed }
+
+// Space implements store.Store; there is no medium.
+func (s *Store) Space() (uint64, bool) { return 0, false }
+
+// Close implements store.Store.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed.Store(true)
+	s.feed.Close()
+	return nil
+}
+
+// reader reads one state.
+type reader struct {
+	*state
+	ctx context.Context
+}
+
+func (r reader) Get(k store.Key) (store.Item, error) {
+	it, ok := r.items.get(k)
+	if !ok {
+		return store.Item{}, store.ErrNotFound
+	}
+	return store.Item{Key: k, Value: slices.Clone(it.value), Version: it.version}, nil
+}
+
+func (r reader) Scan(rg store.Range, fn func(store.Item) bool) error {
+	lo, hi, err := rg.Bounds()
+	if err != nil {
+		return err
+	}
+	walk := r.items.ascend
+	if rg.Reverse {
+		walk = r.items.descend
+	}
+	n := 0
+	walk(lo, hi, func(k store.Key, it item) bool {
+		if err = r.ctx.Err(); err != nil {
+			return false
+		}
+		if rg.Children && k.Child(rg.Prefix) != k {
+			return true
+		}
+		n++
+		return fn(store.Item{Key: k, Value: slices.Clone(it.value), Version: it.version}) && n != rg.Limit
+	})
+	return err
+}
+
+func (r reader) Log(log store.Key, after uint64, limit int) ([]store.Entry, error) {
+	if limit <= 0 {
+		limit = 1000
+	}
+	all, _ := r.logs.get(log)
+	if after >= uint64(len(all)) {
+		return nil, nil
+	}
+	all = all[after:]
+	out := make([]store.Entry, 0, min(limit, len(all)))
+	for _, e := range all[:cap(out)] {
+		out = append(out, store.Entry{Seq: e.Seq, Data: slices.Clone(e.Data)})
+	}
+	return out, nil
+}
+
+func (r reader) LogHead(log store.Key) (uint64, error) {
+	all, _ := r.logs.get(log)
+	return uint64(len(all)), nil
+}
