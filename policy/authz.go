@@ -1,0 +1,95 @@
+package policy
+
+import (
+	"context"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/topdown"
+)
+
+// AuthzInput asks whether a principal may do an act on a resource. The acts are the keys of missing_grant in authz.rego.
+type AuthzInput struct {
+	Act       string    `json:"act"`
+	Principal Principal `json:"principal"`
+	Resource  Resource  `json:"resource"`
+}
+
+// Resource is what the act is on. Tenant is always needed: of something that does not exist yet, where it will be. The
+// other members are needed as far as the act has them; an empty one never equals anybody.
+type Resource struct {
+	Kind      string   `json:"kind"`
+	Tenant    string   `json:"tenant"`
+	ID        string   `json:"id"`
+	CreatedBy string   `json:"created_by"`
+	Subject   string   `json:"subject"`
+	Agent     string   `json:"agent"`
+	Tool      string   `json:"tool"`
+	Reason    string   `json:"reason"`      // of an approval
+	Origin    string   `json:"origin"`      // of an approval: "gate" or "tool"
+	Roles     []string `json:"roles"`       // of a key to be made
+	KindOfKey string   `json:"kind_of_key"` // of a key to be made: "user" or "service"
+}
+
+// Verdict is the answer. The zero value refuses.
+type Verdict struct {
+	Allow   bool
+	Reasons []string // of a refusal: stable words, sorted
+	Code    string   // "" for a verdict of the rules; else why there is none, with Allow false
+	Detail  string   // of a failure: for the operator's log
+}
+
+// Authz answers one question. Like Gate it has no error and never fails open.
+func (e *Engine) Authz(ctx context.Context, in *AuthzInput) Verdict {
+	if in == nil {
+		return Verdict{Code: CodeInput, Reasons: []string{CodeInput}}
+	}
+	doc := in.document()
+	v, fail := e.run(func(cancel topdown.Cancel) (ast.Value, *failure) { return evaluate(ctx, &e.authz, doc, cancel) })
+	if fail != nil {
+		return Verdict{Code: fail.code, Reasons: []string{fail.code}, Detail: fail.detail}
+	}
+	verdict, ok := readVerdict(v)
+	if !ok {
+		return Verdict{Code: CodeShape, Reasons: []string{CodeShape}, Detail: "the verdict is not {allow, reasons}"}
+	}
+	return verdict
+}
+
+func (in *AuthzInput) document() ast.Value {
+	var p, r, doc object
+	p.text("tenant", in.Principal.Tenant)
+	p.text("id", in.Principal.ID)
+	p.text("kind", in.Principal.Kind)
+	p.texts("roles", in.Principal.Roles)
+	r.text("kind", in.Resource.Kind)
+	r.text("tenant", in.Resource.Tenant)
+	r.text("id", in.Resource.ID)
+	r.text("created_by", in.Resource.CreatedBy)
+	r.text("subject", in.Resource.Subject)
+	r.text("agent", in.Resource.Agent)
+	r.text("tool", in.Resource.Tool)
+	r.text("reason", in.Resource.Reason)
+	r.text("origin", in.Resource.Origin)
+	r.texts("roles", in.Resource.Roles)
+	r.text("kind_of_key", in.Resource.KindOfKey)
+	doc.text("act", in.Act)
+	doc.nested("principal", p)
+	doc.nested("resource", r)
+	return doc.term().Value
+}
+
+func readVerdict(v ast.Value) (Verdict, bool) {
+	obj, ok := v.(ast.Object)
+	if !ok {
+		return Verdict{}, false
+	}
+	r := reader{obj: obj}
+	verdict := Verdict{Code: r.optional("code"), Reasons: r.texts("reasons")}
+	allow := obj.Get(ast.InternedTerm("allow"))
+	if r.bad != "" || allow == nil {
+		return Verdict{}, false
+	}
+	b, ok := allow.Value.(ast.Boolean)
+	verdict.Allow = bool(b) && verdict.Code == "" && len(verdict.Reasons) == 0
+	return verdict, ok && bool(b) == verdict.Allow
+}

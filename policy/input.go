@@ -1,0 +1,211 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+)
+
+// Input is what the gate knows about one proposed call. The JSON names are public: people's rules read them, and a golden
+// test holds them. Everything in it comes from the host, except what Untrusted and the arguments hold.
+type Input struct {
+	Tenant    string    `json:"tenant"`
+	Principal Principal `json:"principal"` // who made the run
+	Subject   string    `json:"subject"`   // the user it acts for
+	Agent     Agent     `json:"agent"`
+	Run       Run       `json:"run"`
+	Frame     Frame     `json:"frame"`
+	Turn      int       `json:"turn"`
+	Time      time.Time `json:"time"` // RFC 3339, UTC, milliseconds; the only clock that a rule has
+	Call      *Call     `json:"call"`
+	Batch     []*Call   `json:"batch"` // the other calls of the batch
+	Untrusted Untrusted `json:"untrusted"`
+	History   History   `json:"history"`
+}
+
+// Principal is who asks. Kind is "user", "service" or "system".
+type Principal struct {
+	Tenant string   `json:"tenant,omitempty"` // in an authz question only
+	ID     string   `json:"id"`
+	Kind   string   `json:"kind"`
+	Roles  []string `json:"roles"`
+}
+
+// Agent names the configuration that the run pinned.
+type Agent struct {
+	Name    string `json:"name"`
+	Version int    `json:"version"`
+}
+
+// Run is the run of the call.
+type Run struct {
+	ID        string `json:"id"`
+	CreatedBy string `json:"created_by"`
+	SessionID string `json:"session_id"`
+}
+
+// Frame is the place of the call in the run: depth 0 is the root, a subagent's frame is deeper.
+type Frame struct {
+	Depth int `json:"depth"`
+}
+
+// Untrusted holds what the caller of the run says. No rule may take it for a fact.
+type Untrusted struct {
+	ToolContext json.RawMessage `json:"tool_context"` // a JSON object; empty means {}
+}
+
+// History counts what happened to earlier calls of this run.
+type History struct {
+	Calls    int `json:"calls"`
+	Approved int `json:"approved"`
+	Rejected int `json:"rejected"`
+}
+
+// Call is one proposed call. Handle it by pointer: it remembers its parsed arguments, so that a batch reads them once.
+// Reading it from several evaluations at once is safe; changing it while one runs is not.
+type Call struct {
+	Tool       string          `json:"tool"`   // the bare name
+	Plugin     string          `json:"plugin"` // the plugin that exports it
+	Name       string          `json:"name"`   // the name that the agent uses: tool or plugin.tool
+	Digest     string          `json:"digest"` // of the plugin's bytes
+	Effects    string          `json:"effects"`
+	ToolCallID string          `json:"tool_call_id"`
+	Index      int             `json:"index"`
+	Arguments  json.RawMessage `json:"arguments"` // canonical; empty means {}
+	Size       int             `json:"size"`      // bytes of Arguments; computed, what a caller sets is ignored
+
+	parsed atomic.Pointer[parsedArguments]
+}
+
+type parsedArguments struct {
+	raw  []byte
+	term *ast.Term
+}
+
+// arguments returns the parsed arguments. The memory is bound to the bytes, so that edited arguments are never judged by
+// what was parsed before.
+func (c *Call) arguments() (*ast.Term, error) {
+	if p := c.parsed.Load(); p != nil && bytes.Equal(p.raw, c.Arguments) {
+		return p.term, nil
+	}
+	if len(c.Arguments) == 0 {
+		return ast.ObjectTerm(), nil
+	}
+	term, err := parseJSON(c.Arguments)
+	if err != nil {
+		return nil, err
+	}
+	c.parsed.Store(&parsedArguments{raw: bytes.Clone(c.Arguments), term: term})
+	return term, nil
+}
+
+// maxInput bounds the JSON of one evaluation: a batch's arguments and the caller's context. OPA does not bound memory.
+const maxInput = 8 << 20
+
+var errInputTooLarge = fmt.Errorf("the arguments of the batch and the tool context are more than %d bytes", maxInput)
+
+// object builds an object from interned names and values, in the order of the public document.
+type object [][2]*ast.Term
+
+func (o *object) set(name string, v *ast.Term) {
+	*o = append(*o, [2]*ast.Term{ast.InternedTerm(name), v})
+}
+func (o *object) text(name, v string)           { o.set(name, ast.InternedTerm(v)) }
+func (o *object) number(name string, v int)     { o.set(name, ast.InternedTerm(v)) }
+func (o *object) nested(name string, v object)  { o.set(name, v.term()) }
+func (o *object) texts(name string, v []string) { o.set(name, textArray(v)) }
+func (o object) term() *ast.Term                { return ast.ObjectTerm(o...) }
+
+func textArray(v []string) *ast.Term {
+	terms := make([]*ast.Term, len(v))
+	for i, s := range v {
+		terms[i] = ast.InternedTerm(s)
+	}
+	return ast.ArrayTerm(terms...)
+}
+
+// document builds the gate's input without its `interrupts`.
+func (in *Input) document() (object, error) {
+	if in == nil || in.Call == nil {
+		return nil, errors.New("there is no call")
+	}
+	size := len(in.Call.Arguments) + len(in.Untrusted.ToolContext)
+	for _, c := range in.Batch {
+		size += len(c.Arguments)
+	}
+	if size > maxInput {
+		return nil, errInputTooLarge
+	}
+	call, err := in.Call.document()
+	if err != nil {
+		return nil, err
+	}
+	batch := make([]*ast.Term, len(in.Batch))
+	for i, c := range in.Batch {
+		if batch[i], err = c.document(); err != nil {
+			return nil, err
+		}
+	}
+	toolContext := ast.ObjectTerm()
+	if len(in.Untrusted.ToolContext) > 0 {
+		if toolContext, err = parseJSON(in.Untrusted.ToolContext); err != nil {
+			return nil, err
+		}
+	}
+	doc := make(object, 0, 14)
+	doc.text("tenant", in.Tenant)
+	doc.nested("principal", object{
+		{ast.InternedTerm("id"), ast.InternedTerm(in.Principal.ID)},
+		{ast.InternedTerm("kind"), ast.InternedTerm(in.Principal.Kind)},
+		{ast.InternedTerm("roles"), textArray(in.Principal.Roles)},
+	})
+	doc.text("subject", in.Subject)
+	doc.nested("agent", object{
+		{ast.InternedTerm("name"), ast.InternedTerm(in.Agent.Name)},
+		{ast.InternedTerm("version"), ast.InternedTerm(in.Agent.Version)},
+	})
+	doc.nested("run", object{
+		{ast.InternedTerm("id"), ast.InternedTerm(in.Run.ID)},
+		{ast.InternedTerm("created_by"), ast.InternedTerm(in.Run.CreatedBy)},
+		{ast.InternedTerm("session_id"), ast.InternedTerm(in.Run.SessionID)},
+	})
+	doc.nested("frame", object{{ast.InternedTerm("depth"), ast.InternedTerm(in.Frame.Depth)}})
+	doc.number("turn", in.Turn)
+	doc.text("time", in.Time.UTC().Format("2006-01-02T15:04:05.000Z07:00"))
+	doc.set("call", call)
+	doc.set("batch", ast.ArrayTerm(batch...))
+	doc.nested("untrusted", object{{ast.InternedTerm("tool_context"), toolContext}})
+	doc.nested("history", object{
+		{ast.InternedTerm("calls"), ast.InternedTerm(in.History.Calls)},
+		{ast.InternedTerm("approved"), ast.InternedTerm(in.History.Approved)},
+		{ast.InternedTerm("rejected"), ast.InternedTerm(in.History.Rejected)},
+	})
+	return doc, nil
+}
+
+func (c *Call) document() (*ast.Term, error) {
+	arguments, err := c.arguments()
+	if err != nil {
+		return nil, err
+	}
+	size := len(c.Arguments)
+	if size == 0 {
+		size = len("{}")
+	}
+	doc := make(object, 0, 9)
+	doc.text("tool", c.Tool)
+	doc.text("plugin", c.Plugin)
+	doc.text("name", c.Name)
+	doc.text("digest", c.Digest)
+	doc.text("effects", c.Effects)
+	doc.text("tool_call_id", c.ToolCallID)
+	doc.number("index", c.Index)
+	doc.set("arguments", arguments)
+	doc.number("size", size)
+	return doc.term(), nil
+}

@@ -1,0 +1,201 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+)
+
+type module struct {
+	text   []byte
+	parsed *ast.Module
+}
+
+// basePrefix begins the names of our own modules. No path of an fs.FS begins with a slash, so that no file of people can
+// stand in for one of ours.
+const basePrefix = "/pawl/"
+
+const (
+	maxModule  = 1 << 20 // bytes of one of the people's files
+	maxModules = 16 << 20
+)
+
+// load parses the base, the people's modules, and one generated module that collects from their packages.
+func load(rules fs.FS) (map[string]module, error) {
+	modules := make(map[string]module)
+	for _, name := range []string{"rego/gate.rego", "rego/authz.rego"} {
+		text, err := base.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("policy: %w", err)
+		}
+		m, err := parse(basePrefix+path.Base(name), text)
+		if err != nil {
+			return nil, err
+		}
+		modules[basePrefix+path.Base(name)] = m
+	}
+	if rules == nil {
+		return modules, nil
+	}
+	var problems []error
+	total := 0
+	err := fs.WalkDir(rules, ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: cannot be read: %w", name, err)
+		case d.IsDir(), path.Ext(name) != ".rego", strings.HasSuffix(name, "_test.rego"):
+			return nil
+		}
+		text, err := fs.ReadFile(rules, name)
+		if err != nil {
+			return fmt.Errorf("%s: cannot be read: %w", name, err)
+		}
+		if total += len(text); len(text) > maxModule || total > maxModules {
+			return fmt.Errorf("%s: larger than %d bytes, or all files together than %d: move data out of the rules", name, maxModule, maxModules)
+		}
+		m, err := parse(name, text)
+		if err == nil {
+			err = checkPeoples(m.parsed)
+		}
+		if err != nil {
+			problems = append(problems, err)
+			return nil
+		}
+		modules[name] = m
+		return nil
+	})
+	if err != nil {
+		problems = append(problems, err)
+	}
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("policy rules: %w", errors.Join(problems...))
+	}
+	return modules, collect(modules)
+}
+
+func parse(name string, text []byte) (module, error) {
+	parsed, err := ast.ParseModuleWithOpts(name, string(text), ast.ParserOptions{
+		RegoVersion: ast.RegoV1, Capabilities: capabilities(), ProcessAnnotation: true,
+	})
+	if err != nil {
+		return module{}, moduleErrors(err)
+	}
+	if parsed == nil {
+		return module{}, fmt.Errorf("%s:1: the file is empty: write a package, or remove it", name)
+	}
+	return module{text, parsed}, nil
+}
+
+// moduleErrors renders OPA's errors as file:line: text, each on a line, with a hint for those that need one.
+func moduleErrors(err error) error {
+	var list ast.Errors
+	if !errors.As(err, &list) {
+		return err
+	}
+	lines := make([]string, 0, len(list))
+	for _, e := range list {
+		line := e.Message
+		if e.Location != nil {
+			line = fmt.Sprintf("%s:%d: %s", e.Location.File, e.Location.Row, e.Message)
+		}
+		if name, ok := strings.CutPrefix(e.Message, "undefined function "); ok {
+			line += fmt.Sprintf(" (policies are pure: if %s is a builtin of OPA, it is switched off here; the time is input.time)", name)
+		}
+		lines = append(lines, line)
+	}
+	return errors.New(strings.Join(lines, "\n"))
+}
+
+// collected are the rules that the gate reads from people's packages; in pawl.rules.authz only deny has a meaning.
+var collected = []string{"pause", "deny"}
+
+// checkPeoples refuses what could weaken the base or would be ignored silently: another package, and a `pause` or `deny` that
+// is not a set, so that its value would never be looked at.
+func checkPeoples(m *ast.Module) error {
+	pkg := packageName(m)
+	at := func(l *ast.Location, text string) error { return fmt.Errorf("%s:%d: %s", l.File, l.Row, text) }
+	if pkg != "pawl.rules" && !strings.HasPrefix(pkg, "pawl.rules.") {
+		return at(m.Package.Location, fmt.Sprintf("package %s: your rules live in package pawl.rules or below it (authorization: pawl.rules.authz); the rest is the host's", pkg))
+	}
+	for _, part := range m.Package.Path[3:] {
+		if name, ok := part.Value.(ast.String); !ok || slices.Contains(collected, string(name)) {
+			return at(m.Package.Location, fmt.Sprintf("package %s: %s is the name of a rule that the host reads; name the package otherwise", pkg, part))
+		}
+	}
+	for _, r := range m.Rules {
+		name := string(r.Head.Ref()[0].Value.(ast.Var))
+		if !slices.Contains(collected, name) {
+			continue
+		}
+		if isAuthz(pkg) && name == "pause" {
+			return at(r.Location, "pause has no meaning in pawl.rules.authz: an act is allowed or refused; use deny, or move the rule to pawl.rules")
+		}
+		if r.Head.RuleKind() != ast.MultiValue || len(r.Head.Ref()) != 1 {
+			return at(r.Location, fmt.Sprintf("%s must be a set: write `%s contains … if { … }`", name, name))
+		}
+	}
+	return nil
+}
+
+func packageName(m *ast.Module) string { return strings.TrimPrefix(m.Package.Path.String(), "data.") }
+
+func isAuthz(pkg string) bool {
+	return pkg == "pawl.rules.authz" || strings.HasPrefix(pkg, "pawl.rules.authz.")
+}
+
+// collect adds the rules by which the base reads `pause` and `deny` of packages below pawl.rules, so that a team's own
+// package counts without a word in the root package.
+func collect(modules map[string]module) error {
+	gate, authz := map[string]bool{}, map[string]bool{}
+	for name, m := range modules {
+		if strings.HasPrefix(name, basePrefix) {
+			continue
+		}
+		pkg := packageName(m.parsed)
+		if pkg == "pawl.rules" || pkg == "pawl.rules.authz" {
+			continue // the base reads these
+		}
+		for _, r := range m.parsed.Rules {
+			source := r.Head.Name.String()
+			line := fmt.Sprintf("some x in data.%s.%s\n", pkg, source)
+			switch {
+			case !slices.Contains(collected, source):
+			case isAuthz(pkg):
+				authz["refusals contains x if "+line] = true
+			case source == "pause":
+				gate["stops contains x if "+line] = true
+			default:
+				gate["refused contains x if "+line] = true
+			}
+		}
+	}
+	for pkg, lines := range map[string]map[string]bool{"gate": gate, "authz": authz} {
+		if len(lines) == 0 {
+			continue
+		}
+		text := "package pawl." + pkg + "\n"
+		for _, line := range sortedKeys(lines) {
+			text += line
+		}
+		m, err := parse(basePrefix+"collected_"+pkg+".rego", []byte(text))
+		if err != nil {
+			return err
+		}
+		modules[basePrefix+"collected_"+pkg+".rego"] = m
+	}
+	return nil
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,162 @@
+# METADATA
+# title: May this principal do this?
+# description: |
+#   data.pawl.authz.decision is asked by every route. An act is allowed when a rule here grants it and nothing refuses it;
+#   an act that is not listed is refused. The people's data.pawl.rules.authz.deny only adds refusals.
+#   The reasons are stable words: clients may branch on them.
+package pawl.authz
+
+default decision := {"allow": false, "reasons": ["policy_undefined"]}
+
+decision := {"allow": false, "code": "policy_shape", "reasons": ["policy_shape"]} if {
+	count(malformed) > 0
+} else := {"allow": false, "reasons": sort(refusals)} if {
+	count(refusals) > 0
+} else := {"allow": true, "reasons": []} if {
+	granted
+}
+
+# Who may do what. granted_by maps an act to the reason that a refusal gives when none of its grants holds.
+missing_grant := {
+	"run.create": "not_authenticated",
+	"tool.call": "not_authenticated",
+	"tool.list": "not_authenticated",
+	"agent.list": "not_authenticated",
+	"agent.read": "not_authenticated",
+	"ws.connect": "not_authenticated",
+	"run.list": "not_authenticated",
+	"approval.list": "not_authenticated",
+	"queue.read": "not_authenticated",
+	"run.read": "not_own_run",
+	"run.drive": "not_own_run",
+	"run.cancel": "not_own_run",
+	"approval.decide": "approver_required",
+	"token.rotate": "not_own_run",
+	"agent.save": "role_required",
+	"agent.delete": "role_required",
+	"audit.read": "role_required",
+	"key.list": "role_required",
+	"key.create": "role_required",
+	"key.revoke": "role_required",
+	"policy.evaluate": "role_required",
+	"metrics.read": "role_required",
+}
+
+default granted := false
+
+granted if missing_grant[input.act] == "not_authenticated"
+
+granted if {
+	missing_grant[input.act] == "role_required"
+	manager
+}
+
+granted if {
+	input.act in {"run.read", "run.drive", "run.cancel", "token.rotate"}
+	own_run
+}
+
+granted if {
+	input.act in {"run.read", "run.drive", "run.cancel"}
+	manager
+}
+
+granted if {
+	input.act in {"approval.decide", "token.rotate"}
+	decider
+}
+
+# The owner and the admins decide; a member answers only what a tool asked them and nobody else. A tool's question with
+# another reason, and any stop of the gate, is not for the requester: the stop exists so that a second party looks.
+decider if {
+	input.principal.kind == "user"
+	manager
+}
+
+decider if {
+	input.principal.kind == "user"
+	input.resource.reason == "await_input"
+	input.resource.origin == "tool"
+	input.resource.subject == input.principal.id
+}
+
+manager if {
+	some role in input.principal.roles
+	role in {"owner", "admin"}
+}
+
+own_run if input.resource.created_by == input.principal.id
+
+own_run if input.resource.subject == input.principal.id
+
+# Refusals come before any grant.
+refusals contains "not_authenticated" if not authenticated
+
+refusals contains "tenant_mismatch" if not same_tenant
+
+refusals contains "unlisted_act" if not missing_grant[input.act]
+
+refusals contains missing_grant[input.act] if not granted
+
+refusals contains "service_never_decides" if {
+	input.act == "approval.decide"
+	input.principal.kind != "user"
+}
+
+# A key is a principal that can be used later: a service that makes keys could make a person's key and decide with it.
+refusals contains "service_never_grants" if {
+	input.act == "key.create"
+	input.principal.kind != "user"
+}
+
+refusals contains "owner_grants_owner" if {
+	input.act == "key.create"
+	"owner" in input.resource.roles
+	not "owner" in input.principal.roles
+}
+
+refusals contains "unknown_role" if {
+	input.act == "key.create"
+	not known_roles
+}
+
+refusals contains "unknown_kind" if {
+	input.act == "key.create"
+	not input.resource.kind_of_key in {"user", "service"}
+}
+
+refusals contains refusal if some refusal in data.pawl.rules.authz.deny
+
+authenticated if {
+	input.principal.kind in {"user", "service"}
+	is_string(input.principal.id)
+	input.principal.id != ""
+}
+
+same_tenant if {
+	is_string(input.principal.tenant)
+	input.principal.tenant != ""
+	input.resource.tenant == input.principal.tenant
+}
+
+known_roles if {
+	is_array(input.resource.roles)
+	every role in input.resource.roles {
+		role in {"owner", "admin", "member"}
+	}
+}
+
+malformed contains "rules.authz.deny: must be a set" if {
+	asked := data.pawl.rules.authz.deny
+	not is_set(asked)
+}
+
+malformed contains "rules.authz.deny: an element must be a text that is not empty" if {
+	some refusal in refusals
+	not text(refusal)
+}
+
+text(refusal) if {
+	is_string(refusal)
+	refusal != ""
+}
