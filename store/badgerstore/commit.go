@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync/atomic"
 
@@ -124,6 +125,7 @@ func (s *Store) commitLoop() {
 		for _, r := range batch {
 			close(r.done)
 		}
+		runtime.Gosched() // whom this answers may be back with the next change before the fold closes
 		if err != nil && s.opts.OnFatal != nil {
 			s.opts.OnFatal(err)
 		}
