@@ -37,14 +37,15 @@ type lineCall struct {
 func split(stdout, nonce string) (calls []lineCall, output string) {
 	for stdout != "" {
 		line, rest, ended := strings.Cut(stdout, "\n")
-		call, ours := strings.CutPrefix(line, abi.LinePrefix+nonce)
-		if call = strings.TrimSuffix(call, "\r"); !ended || !ours || call != "" && call[0] != ' ' {
+		call, ours := strings.CutPrefix(strings.TrimSuffix(line, "\r"), abi.LinePrefix+nonce)
+		call, spaced := strings.CutPrefix(call, " ")
+		if !ended || !ours || !spaced && call != "" {
 			if ended {
 				line += "\n"
 			}
 			output += line
 		} else {
-			op, request, _ := strings.Cut(strings.TrimPrefix(call, " "), " ")
+			op, request, _ := strings.Cut(call, " ")
 			if op != "" && request == "" {
 				request = "{}"
 			}

@@ -31,10 +31,10 @@ core)
   # The stack comes first: an overflow then leaves the memory and traps, instead
   # of growing into the data. 16 KiB of it keep a small tool within one page.
   "$clang" --target=wasm32 -mbulk-memory -std=c11 -Os -Wall -Wextra -Werror -nostdlib -ffreestanding -fno-builtin \
-    -I"$here" -Wl,--no-entry -Wl,--strip-all -Wl,--stack-first -Wl,-z,stack-size=16384 -o "$out" "$src"
+    -I"$here" -I"$(dirname "$src")" -Wl,--no-entry -Wl,--strip-all -Wl,--stack-first -Wl,-z,stack-size=16384 -o "$out" "$src"
   ;;
 wasi)
-  "$clang" --target=wasm32-wasi -std=c11 -Os -Wall -Wextra -Werror \
+  "$clang" --target=wasm32-wasi -mbulk-memory -I"$here" -std=c11 -Os -Wall -Wextra -Werror \
     -Wl,--strip-all -Wl,--stack-first -Wl,-z,stack-size=65536 -o "$out" "$src"
   ;;
 *)

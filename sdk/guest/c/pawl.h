@@ -8,7 +8,8 @@
  * there is no free. When the host gives no more, the guest traps.
  *
  * Compiled for anything but WebAssembly the two imports are plain functions
- * that a test defines: pawl_import_call and pawl_import_read. */
+ * that a test defines: pawl_import_call and pawl_import_read. With PAWL_LIBC the
+ * memory comes from malloc; then the JSON functions serve level 0 and 1 too. */
 #ifndef PAWL_H
 #define PAWL_H
 
@@ -55,7 +56,7 @@ PAWL_FN pawl_str pawl_from(pawl_str s, size_t at) { return (pawl_str){s.p + at, 
 
 /* ---- memory ------------------------------------------------------------ */
 
-#ifdef __wasm__
+#if defined(__wasm__) && !defined(PAWL_LIBC)
 extern char __heap_base;
 static char *pawl_top;
 
