@@ -249,15 +249,11 @@ func (s *Set) enter() bool {
 }
 
 // Close waits for the running calls, or until ctx ends, and frees the compiled code. Cancel the calls' contexts first
-// to be quick. When ctx ends before the calls do, nothing is freed: code that runs is never taken away.
+// to be quick. When ctx ends before the calls do, nothing is freed, since code that runs is never taken away; new
+// calls are refused all the same, and Close can be called again.
 func (s *Set) Close(ctx context.Context) error {
 	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil
-	}
 	s.closed = true
-	plugins := s.plugins
 	s.mu.Unlock()
 	done := make(chan struct{})
 	go func() { s.calls.Wait(); close(done) }()
@@ -266,6 +262,10 @@ func (s *Set) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("tool calls still run: %w", ctx.Err())
 	}
+	s.mu.Lock()
+	plugins := s.plugins
+	s.plugins = nil
+	s.mu.Unlock()
 	var errs []error
 	for _, p := range plugins {
 		if p.guest != nil {

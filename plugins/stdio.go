@@ -64,7 +64,7 @@ func (c *clock) wall() (sec int64, nsec int32) {
 
 func (c *clock) mono() int64 { return c.tick() }
 
-// sleep waits in real time, at most to the end of the call.
+// sleep waits in real time. When the call ends first it unwinds the guest: one that goes on would believe it had slept.
 func (c *clock) sleep(ns int64) {
 	if ns <= 0 {
 		return
@@ -74,6 +74,7 @@ func (c *clock) sleep(ns int64) {
 	select {
 	case <-t.C:
 	case <-c.ctx.Done():
+		panic(c.ctx.Err())
 	}
 	c.now += ns
 }
@@ -168,12 +169,13 @@ func (c *callLines) part(part []byte, ended bool) {
 	if !ended {
 		return
 	}
-	if !bytes.HasPrefix(c.line, c.prefix) {
+	line := bytes.TrimSuffix(bytes.TrimSuffix(c.line, []byte("\n")), []byte("\r"))
+	rest, ours := bytes.CutPrefix(line, c.prefix)
+	if !ours || len(rest) > 0 && rest[0] != ' ' {
 		c.flush()
 		return
 	}
-	line := bytes.TrimSuffix(bytes.TrimSuffix(c.line, []byte("\n")), []byte("\r"))
-	answer := c.call(line[len(c.prefix):])
+	answer := c.call(rest)
 	c.line = c.line[:0]
 	c.in.Write(answer)
 	c.in.WriteByte('\n')
@@ -181,7 +183,7 @@ func (c *callLines) part(part []byte, ended bool) {
 
 // call does what follows the nonce: " OP" or " OP JSON".
 func (c *callLines) call(rest []byte) []byte {
-	if len(rest) < 2 || rest[0] != ' ' || rest[1] == ' ' {
+	if len(rest) < 2 || rest[1] == ' ' {
 		return answer(nil, refuse(abi.CodeInvalid, "a call line is %sNONCE OP JSON, with one space each", abi.LinePrefix))
 	}
 	op, req, _ := bytes.Cut(rest[1:], []byte(" "))
