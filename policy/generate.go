@@ -72,10 +72,7 @@ func (g *generator) line(format string, args ...any) { fmt.Fprintf(g, format+"\n
 
 func (g *generator) entry(e entry) {
 	stop := map[string]any{
-		"rule": e.id, "reason": "approval_required", "allowed_decisions": e.allowed, "title": e.title, "message": e.message,
-	}
-	if e.ttl != "" {
-		stop["ttl"] = e.ttl
+		"rule": e.id, "reason": "approval_required", "allowed_decisions": e.allowed, "title": e.title, "message": e.message, "ttl": e.ttl,
 	}
 	var stops, sures []string // one body each
 	for _, a := range e.when {
@@ -145,7 +142,7 @@ func (m matcher) rego() (typed, no string) {
 		}
 		return isText, no
 	case "under":
-		return isText + "\tpawl.path.canonical(x)\n", fmt.Sprintf("\tnot pawl.path.under(x, %s)\n", args)
+		return isText, fmt.Sprintf("\tnot pawl.path.under(x, %s)\n", args)
 	case "min":
 		return isNumber, fmt.Sprintf("\tx < %s\n", m.args[0])
 	case "max":

@@ -109,6 +109,10 @@ const maxInput = 8 << 20
 
 var errInputTooLarge = fmt.Errorf("the arguments of the batch and the tool context are more than %d bytes", maxInput)
 
+func init() {
+	ast.InternStringTerm("tenant", "principal", "kind", "roles", "subject", "agent", "version", "run", "created_by", "session_id", "frame", "depth", "turn", "time", "call", "batch", "untrusted", "tool_context", "history", "calls", "approved", "rejected", "tool", "plugin", "digest", "effects", "tool_call_id", "index", "arguments", "size", "interrupts", "effect", "reason", "title", "message", "ttl", "rules", "allowed_decisions", "reasons", "code")
+}
+
 // object builds an object from interned names and values, in the order of the public document.
 type object [][2]*ast.Term
 

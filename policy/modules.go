@@ -168,7 +168,7 @@ func collect(modules map[string]module) error {
 			case isAuthz(pkg):
 				authz["refusals contains x if "+line] = true
 			case source == "pause":
-				gate["stops contains x if "+line] = true
+				gate["asked contains x if "+line] = true
 			default:
 				gate["refused contains x if "+line] = true
 			}
