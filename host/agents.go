@@ -1,0 +1,444 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pawlhost/pawl/host/ijson"
+	"github.com/pawlhost/pawl/policy"
+	"github.com/pawlhost/pawl/store"
+)
+
+// AgentDoc is an agent as it is saved.
+type AgentDoc struct {
+	Planner     json.RawMessage `json:"planner"`
+	Tools       []string        `json:"tools"`
+	InterruptOn json.RawMessage `json:"interrupt_on,omitempty"`
+	// ApprovalTTL bounds how long a pause of this agent's runs stays open; the host's bound still holds.
+	ApprovalTTL string       `json:"approval_ttl,omitempty"`
+	Limits      *AgentLimits `json:"limits,omitempty"`
+	System      string       `json:"system,omitempty"`
+}
+
+// AgentLimits bound one run.
+type AgentLimits struct {
+	// Turns is the number of turns (default 100, at most 10,000).
+	Turns int `json:"turns,omitempty"`
+	// Active is the time that calls may run in all, such as "10m"; human time does not count. Default 1h.
+	Active string `json:"active,omitempty"`
+}
+
+const (
+	defaultTurns  = 100
+	maxTurns      = 10_000
+	defaultActive = time.Hour
+	maxAgentTools = 256
+)
+
+var agentName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// agentVersion is one immutable version of an agent, ready to run.
+type agentVersion struct {
+	name       string
+	version    uint64
+	doc        AgentDoc
+	kind       string // of the planner
+	interrupts *policy.Interrupts
+	ttl        time.Duration // 0: the host's
+	turns      int
+	active     time.Duration
+}
+
+func (v *agentVersion) plan(kind string, planners map[string]Planner) Planner {
+	if kind == plannerDirect {
+		return direct{}
+	}
+	return planners[kind]
+}
+
+// parseAgent checks a document's own shape. Arguments in it are not checked against tools: tools come and go.
+func (h *Host) parseAgent(name string, raw json.RawMessage) (*agentVersion, error) {
+	v := &agentVersion{name: name, turns: defaultTurns, active: defaultActive}
+	if err := ijson.Decode(raw, &v.doc); err != nil {
+		return nil, asInvalid("", err)
+	}
+	d := v.doc
+	if d.Planner == nil {
+		return nil, invalid("/planner", `an agent needs a planner, such as {"kind":"external"}`)
+	}
+	var p struct {
+		Kind *string `json:"kind"`
+	}
+	if err := json.Unmarshal(d.Planner, &p); err != nil || p.Kind == nil {
+		return nil, invalid("/planner/kind", "name the kind of planner: script or external")
+	}
+	v.kind = *p.Kind
+	planner, ok := h.planners[v.kind]
+	if !ok {
+		return nil, invalid("/planner/kind", "no planner of kind %q; choose script or external", v.kind)
+	}
+	if err := planner.Check(d.Planner); err != nil {
+		return nil, asInvalid("/planner", err)
+	}
+	if d.Tools == nil {
+		return nil, invalid("/tools", "list the tools of the agent, [] for none; GET /v1/tools shows what is installed")
+	}
+	if len(d.Tools) > maxAgentTools {
+		return nil, invalid("/tools", "at most %d tools", maxAgentTools)
+	}
+	for i, t := range d.Tools {
+		if t == "" || len(t) > 129 || slices.Contains(d.Tools[:i], t) {
+			return nil, invalid(fmt.Sprintf("/tools/%d", i), "a tool's name, each once")
+		}
+	}
+	var err error
+	if v.interrupts, err = h.policy.Compile(d.InterruptOn); err != nil {
+		return nil, asInvalid("/interrupt_on", err)
+	}
+	if d.ApprovalTTL != "" {
+		if v.ttl, err = positive(d.ApprovalTTL); err != nil {
+			return nil, invalid("/approval_ttl", "%v", err)
+		}
+	}
+	if l := d.Limits; l != nil {
+		if l.Turns < 0 || l.Turns > maxTurns {
+			return nil, invalid("/limits/turns", "between 1 and %d", maxTurns)
+		}
+		if l.Turns > 0 {
+			v.turns = l.Turns
+		}
+		if l.Active != "" {
+			if v.active, err = positive(l.Active); err != nil {
+				return nil, invalid("/limits/active", "%v", err)
+			}
+		}
+	}
+	return v, nil
+}
+
+func positive(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, errors.New(`a duration above zero, such as "90s" or "24h"`)
+	}
+	return d, nil
+}
+
+// asInvalid gives an error of a leaf the code and the place that the client knows.
+func asInvalid(at string, err error) error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		e.Pointer = at + e.Pointer
+		return e
+	}
+	if e, ok := errors.AsType[*ijson.Error](err); ok {
+		return invalid(at+e.Pointer, "%s", e.Detail)
+	}
+	if e, ok := errors.AsType[*policy.InvalidError](err); ok {
+		return invalid(at+e.Pointer, "%s", e.Detail)
+	}
+	return err
+}
+
+// agentCache keeps versions that are ready to run. They are immutable, so nothing is ever invalidated, only dropped.
+type agentCache struct {
+	mu sync.Mutex
+	m  map[store.Key]*agentVersion
+}
+
+const agentCacheSize = 1024
+
+func (c *agentCache) get(k store.Key) *agentVersion {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.m[k]
+}
+
+func (c *agentCache) put(k store.Key, v *agentVersion) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m == nil || len(c.m) >= agentCacheSize {
+		c.m = map[store.Key]*agentVersion{}
+	}
+	c.m[k] = v
+}
+
+// agentVersion returns a version that a run pinned.
+func (h *Host) agentVersion(ctx context.Context, tenant, name string, version uint64) (*agentVersion, error) {
+	k := agentVersionKey(tenant, name, version)
+	if v := h.agents.get(k); v != nil {
+		return v, nil
+	}
+	var b store.Body
+	if err := h.store.View(ctx, func(rd store.Reader) error { return get(rd, k, &b) }); err != nil {
+		return nil, fmt.Errorf("version %d of agent %s: %w", version, name, err)
+	}
+	raw, err := h.text(ctx, tenant, b)
+	if err != nil {
+		return nil, err
+	}
+	v, err := h.parseAgent(name, raw)
+	if err != nil {
+		// A version that no longer compiles cannot run, and must not look like a client's mistake.
+		return nil, fmt.Errorf("version %d of agent %s: %s", version, name, err.Error())
+	}
+	v.version = version
+	h.agents.put(k, v)
+	return v, nil
+}
+
+// currentAgent returns the version that a new run pins.
+func (h *Host) currentAgent(ctx context.Context, tenant, name string) (*agentVersion, error) {
+	head, _, err := h.agentHead(ctx, tenant, name)
+	if err != nil {
+		return nil, err
+	}
+	if head == nil || head.Deleted {
+		return nil, errf(CodeNotFound, "no agent %q; GET /v1/agents lists them, PUT /v1/agents/{name} saves one", clip(name, 128))
+	}
+	return h.agentVersion(ctx, tenant, name, head.Version)
+}
+
+// agentHead reads an agent's head, nil when it was never saved.
+func (h *Host) agentHead(ctx context.Context, tenant, name string) (head *store.Agent, version uint64, err error) {
+	err = h.store.View(ctx, func(rd store.Reader) error {
+		it, err := rd.Get(agentsKey(tenant).With(name))
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		head, version = new(store.Agent), it.Version
+		return store.Decode(it.Value, head)
+	})
+	return head, version, err
+}
+
+func agentResource(tenant, name string) policy.Resource {
+	return policy.Resource{Kind: "agent", Tenant: tenant, ID: name, Agent: name}
+}
+
+// Agents lists the tenant's agents by name.
+func (h *Host) Agents(ctx context.Context, a Actor, p Page) ([]Agent, string, error) {
+	if err := h.allow(ctx, a, "agent.list", agentResource(a.Tenant, "")); err != nil {
+		return nil, "", h.refused(ctx, a, "agent.list", "tenant", a.Tenant, err)
+	}
+	names, next, err := h.page(ctx, p, agentsKey(a.Tenant), false, func(_ store.Reader, it store.Item) (string, error) {
+		var head store.Agent
+		if err := store.Decode(it.Value, &head); err != nil || head.Deleted {
+			return "", err
+		}
+		return it.Key.Last(), nil
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	out := []Agent{}
+	for _, n := range names {
+		if v, err := h.agentView(ctx, a.Tenant, n); err == nil {
+			out = append(out, v)
+		} else if !isCode(err, CodeNotFound) {
+			return nil, "", err
+		}
+	}
+	return out, next, nil
+}
+
+// GetAgent returns an agent's current version.
+func (h *Host) GetAgent(ctx context.Context, a Actor, name string) (Agent, error) {
+	v, err := h.agentView(ctx, a.Tenant, name)
+	if err != nil {
+		return Agent{}, err
+	}
+	if err := h.allow(ctx, a, "agent.read", agentResource(a.Tenant, name)); err != nil {
+		return Agent{}, h.refused(ctx, a, "agent.read", "agent", name, err)
+	}
+	return v, nil
+}
+
+func (h *Host) agentView(ctx context.Context, tenant, name string) (Agent, error) {
+	head, _, err := h.agentHead(ctx, tenant, name)
+	if err != nil {
+		return Agent{}, err
+	}
+	if head == nil || head.Deleted {
+		return Agent{}, errNotFound("agent")
+	}
+	v, err := h.agentVersion(ctx, tenant, name, head.Version)
+	if err != nil {
+		return Agent{}, err
+	}
+	return Agent{Name: name, Version: head.Version, UpdatedAt: Time(head.UpdatedAt), UpdatedBy: head.UpdatedBy, AgentDoc: v.doc}, nil
+}
+
+// SaveAgent makes the next version of an agent. Runs keep the version they began with.
+func (h *Host) SaveAgent(ctx context.Context, a Actor, name string, body Lazy[json.RawMessage]) (Agent, bool, error) {
+	if err := h.allow(ctx, a, "agent.save", agentResource(a.Tenant, name)); err != nil {
+		return Agent{}, false, h.refused(ctx, a, "agent.save", "agent", name, err)
+	}
+	raw, err := body()
+	if err != nil {
+		return Agent{}, false, err
+	}
+	if !agentName.MatchString(name) {
+		return Agent{}, false, invalid("", "an agent's name has 1 to 128 letters, digits, dots, hyphens and underscores, and begins with a letter or digit")
+	}
+	if raw, err = ijson.Parse(raw); err != nil {
+		return Agent{}, false, asInvalid("", err)
+	}
+	v, err := h.parseAgent(name, raw)
+	if err != nil {
+		return Agent{}, false, err
+	}
+	doc, err := h.body(ctx, a.Tenant, raw)
+	if err != nil {
+		return Agent{}, false, err
+	}
+	for {
+		head, version, err := h.agentHead(ctx, a.Tenant, name)
+		if err != nil {
+			return Agent{}, false, err
+		}
+		now := h.now()
+		created := head == nil || head.Deleted
+		next := store.Agent{Version: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: a.ID}
+		if head != nil {
+			next.Version = head.Version + 1
+			if !created {
+				next.CreatedAt = head.CreatedAt
+			}
+		}
+		var c store.Change
+		c.Require(agentsKey(a.Tenant).With(name), version)
+		c.Put(agentsKey(a.Tenant).With(name), store.Encode(next))
+		c.Put(agentVersionKey(a.Tenant, name, next.Version), store.Encode(doc))
+		row := auditRecord{At: now, ActorKind: a.Kind, Actor: a.ID, Action: "agent.save", TargetKind: "agent", Target: name, Outcome: outcomeOK}
+		row.Detail = mustJSON(map[string]any{"version": next.Version})
+		c.Append(auditLog(a.Tenant), store.Encode(row))
+		for _, gone := range v.interrupts.Removed() {
+			row.Action, row.Detail = "agent.default_removed", mustJSON(map[string]any{"version": next.Version, "stop": gone})
+			c.Append(auditLog(a.Tenant), store.Encode(row))
+			h.log.Warn("an agent removes a default stop", "tenant", a.Tenant, "agent", name, "version", next.Version, "stop", gone, "by", a.ID)
+		}
+		if _, err := h.store.Commit(ctx, &c); errors.Is(err, store.ErrConflict) {
+			continue
+		} else if err != nil {
+			return Agent{}, false, err
+		}
+		return Agent{Name: name, Version: next.Version, UpdatedAt: Time(now), UpdatedBy: a.ID, AgentDoc: v.doc}, created, nil
+	}
+}
+
+// DeleteAgent ends an agent for new runs; runs that pinned it go on. A later save continues its version numbers.
+func (h *Host) DeleteAgent(ctx context.Context, a Actor, name string) error {
+	for {
+		head, version, err := h.agentHead(ctx, a.Tenant, name)
+		if err != nil {
+			return err
+		}
+		if head == nil || head.Deleted {
+			return errNotFound("agent")
+		}
+		if err := h.allow(ctx, a, "agent.delete", agentResource(a.Tenant, name)); err != nil {
+			return h.refused(ctx, a, "agent.delete", "agent", name, err)
+		}
+		next := *head
+		next.Deleted, next.UpdatedAt, next.UpdatedBy = true, h.now(), a.ID
+		var c store.Change
+		c.Require(agentsKey(a.Tenant).With(name), version)
+		c.Put(agentsKey(a.Tenant).With(name), store.Encode(next))
+		c.Append(auditLog(a.Tenant), store.Encode(auditRecord{
+			At: next.UpdatedAt, ActorKind: a.Kind, Actor: a.ID, Action: "agent.delete", TargetKind: "agent", Target: name, Outcome: outcomeOK,
+			Detail: mustJSON(map[string]any{"version": head.Version}),
+		}))
+		if _, err := h.store.Commit(ctx, &c); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// Tools lists the installed tools by name.
+func (h *Host) Tools(ctx context.Context, a Actor) ([]Tool, error) {
+	if err := h.allow(ctx, a, "tool.list", policy.Resource{Kind: "tool", Tenant: a.Tenant}); err != nil {
+		return nil, h.refused(ctx, a, "tool.list", "tenant", a.Tenant, err)
+	}
+	out := []Tool{}
+	for _, t := range h.plugins.Tools() {
+		out = append(out, Tool{
+			Name: t.Name, Plugin: t.Plugin, Digest: t.Digest, Description: t.Description,
+			InputSchema: t.InputSchema, OutputSchema: t.OutputSchema, Effects: t.Effects,
+		})
+	}
+	return out, nil
+}
+
+// Evaluate asks policy about a call and runs nothing.
+func (h *Host) Evaluate(ctx context.Context, a Actor, body Lazy[Evaluation]) (json.RawMessage, error) {
+	if err := h.allow(ctx, a, "policy.evaluate", policy.Resource{Kind: "policy", Tenant: a.Tenant}); err != nil {
+		return nil, h.refused(ctx, a, "policy.evaluate", "tenant", a.Tenant, err)
+	}
+	req, err := body()
+	if err != nil {
+		return nil, err
+	}
+	if req.Agent == "" {
+		return nil, invalid("/agent", "name the agent whose rules apply")
+	}
+	if req.Call.Tool == "" {
+		return nil, invalid("/call/tool", "name the tool of the proposed call")
+	}
+	agent, err := h.currentAgent(ctx, a.Tenant, req.Agent)
+	if err != nil {
+		return nil, err
+	}
+	by := EvalPrincipal{ID: a.ID, Kind: a.Kind, Roles: a.Roles}
+	if req.Principal != nil {
+		by = *req.Principal
+	}
+	if err := checkContext(req.ToolContext, a.Tenant, by.ID, ""); err != nil {
+		return nil, err
+	}
+	r := &run{agent: agent, ctx: store.RunContext{
+		Tools: h.pinTools(agent.doc.Tools), Kind: by.Kind, Roles: by.Roles, ToolContext: store.Body{Inline: req.ToolContext},
+	}}
+	r.Run = store.Run{Tenant: a.Tenant, Agent: req.Agent, AgentVersion: agent.version, CreatedBy: by.ID}
+	c, args, err := h.resolve(ctx, r, req.Call, 0)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]any{"revision": h.policy.Revision(), "agent_version": agent.version}
+	if c.State == store.CallFinished {
+		out["effect"], out["error"] = "deny", c.Error
+		return mustJSON(out), nil
+	}
+	docs, err := h.gateCalls(ctx, r, []*store.Call{c}, []json.RawMessage{args})
+	if err != nil {
+		return nil, err
+	}
+	d := h.policy.Gate(ctx, agent.interrupts, h.gateInput(r, docs, 0, 1, req.ToolContext))
+	out["effect"] = d.Effect
+	out["rules"] = list(d.Rules)
+	out["allowed_decisions"] = list(d.AllowedDecisions)
+	out["reason"], out["title"], out["message"] = d.Reason, d.Title, d.Message
+	out["reasons"] = list(d.Reasons)
+	if d.Code != "" {
+		out["code"] = d.Code
+	}
+	if d.TTL > 0 {
+		out["ttl"] = d.TTL.String()
+	}
+	return mustJSON(out), nil
+}
+
+func list(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
+}

@@ -1,0 +1,163 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/pawlhost/pawl/policy"
+	"github.com/pawlhost/pawl/store"
+)
+
+// auditRecord is a stored audit row. It holds no arguments and no secret.
+type auditRecord struct {
+	At         time.Time       `json:"t"`
+	ActorKind  string          `json:"k"`
+	Actor      string          `json:"a,omitempty"`
+	Action     string          `json:"c"`
+	TargetKind string          `json:"y"`
+	Target     string          `json:"i"`
+	Outcome    string          `json:"o"`
+	Reason     string          `json:"r,omitempty"`
+	Trace      string          `json:"x,omitempty"`
+	Detail     json.RawMessage `json:"d,omitempty"`
+}
+
+const (
+	outcomeOK     = "ok"
+	outcomeDenied = "denied"
+	outcomeError  = "error"
+)
+
+func (r auditRecord) row(seq uint64) AuditRow {
+	row := AuditRow{
+		Seq: seq, Time: Time(r.At), ActorKind: r.ActorKind, Action: r.Action, TargetKind: r.TargetKind, TargetID: r.Target,
+		Outcome: r.Outcome, Reason: r.Reason, TraceID: r.Trace, Detail: map[string]any{},
+	}
+	if r.Actor != "" {
+		row.ActorID = &r.Actor
+	}
+	if r.Detail != nil {
+		_ = json.Unmarshal(r.Detail, &row.Detail) // written by mustJSON: an object
+	}
+	return row
+}
+
+// refusals remembers which refusals have a row already: of repeated ones the first of a minute is a row, the rest count in
+// a metric, so that a client in a loop cannot fill the log.
+type refusal struct{ tenant, principal, target, code string }
+
+const refusalWindow = time.Minute
+
+// refused records a refusal (403 or 409) of an act on a target, and returns err as it is. The row is durable before the
+// refusal is told.
+func (h *Host) refused(ctx context.Context, a Actor, action, targetKind, target string, err error) error {
+	code := CodeOf(err)
+	outcome := outcomeError
+	switch code {
+	case CodeForbidden:
+		outcome = outcomeDenied
+	case CodeAlreadyDecided, CodeIncomplete, CodeChanged, CodeTokenUsed, CodeWrongTurn, CodeWrongState, CodeApprovalExpired, CodeTokenExpired:
+	default:
+		return err
+	}
+	h.stats.refused.Add(1)
+	if !h.firstRefusal(refusal{a.Tenant, a.ID, targetKind + " " + target, string(code)}) {
+		return err
+	}
+	var c store.Change
+	c.Append(auditLog(a.Tenant), store.Encode(auditRecord{
+		At: h.now(), ActorKind: a.Kind, Actor: a.ID, Action: action, TargetKind: targetKind, Target: target, Outcome: outcome, Reason: string(code),
+	}))
+	if _, cerr := h.store.Commit(ctx, &c); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+func (h *Host) firstRefusal(r refusal) bool {
+	now := h.now()
+	h.refusalMu.Lock()
+	defer h.refusalMu.Unlock()
+	if at, ok := h.refusals[r]; ok && now.Sub(at) < refusalWindow {
+		return false
+	}
+	if len(h.refusals) >= 10_000 {
+		for k, at := range h.refusals {
+			if now.Sub(at) >= refusalWindow {
+				delete(h.refusals, k)
+			}
+		}
+		if len(h.refusals) >= 10_000 {
+			clear(h.refusals) // more rows are better than more memory
+		}
+	}
+	h.refusals[r] = now
+	return true
+}
+
+// auditPage bounds the rows read for one answer: a selective filter returns a short page and a cursor.
+const auditPage = 5000
+
+// Audit returns rows after a cursor, oldest first.
+func (h *Host) Audit(ctx context.Context, a Actor, filter Lazy[AuditFilter]) (rows []AuditRow, next string, err error) {
+	if err := h.allow(ctx, a, "audit.read", policy.Resource{Kind: "audit", Tenant: a.Tenant}); err != nil {
+		return nil, "", h.refused(ctx, a, "audit.read", "audit", "", err)
+	}
+	f, err := filter()
+	if err != nil {
+		return nil, "", err
+	}
+	var after uint64
+	if f.After != "" {
+		if after, err = strconv.ParseUint(f.After, 10, 64); err != nil {
+			return nil, "", invalid("/after", "not a cursor of this list; use the next of an earlier answer")
+		}
+	}
+	limit := f.Limit
+	if limit <= 0 {
+		limit = 100
+	}
+	rows = []AuditRow{}
+	err = h.store.View(ctx, func(rd store.Reader) error {
+		read := 0
+		for {
+			entries, err := rd.Log(auditLog(a.Tenant), after, 500)
+			if err != nil {
+				return err
+			}
+			for _, e := range entries {
+				after = e.Seq
+				read++
+				var rec auditRecord
+				if err := store.Decode(e.Data, &rec); err != nil {
+					return err
+				}
+				if f.matches(rec) {
+					if len(rows) == limit {
+						next = strconv.FormatUint(e.Seq-1, 10)
+						return nil
+					}
+					rows = append(rows, rec.row(e.Seq))
+				}
+				if read == auditPage {
+					next = strconv.FormatUint(e.Seq, 10)
+					return nil
+				}
+			}
+			if len(entries) < 500 {
+				return nil
+			}
+		}
+	})
+	return rows, next, err
+}
+
+func (f AuditFilter) matches(r auditRecord) bool {
+	return (f.Action == "" || f.Action == r.Action) &&
+		(f.Actor == "" || f.Actor == r.Actor) &&
+		(f.Target == "" || f.Target == r.Target) &&
+		(time.Time(f.From).IsZero() || !r.At.Before(time.Time(f.From))) &&
+		(time.Time(f.To).IsZero() || r.At.Before(time.Time(f.To)))
+}

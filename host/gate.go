@@ -1,0 +1,304 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pawlhost/pawl/host/ijson"
+	"github.com/pawlhost/pawl/plugins"
+	"github.com/pawlhost/pawl/policy"
+	"github.com/pawlhost/pawl/store"
+)
+
+// The reasons of a stop.
+const (
+	reasonApproval = "approval_required"
+	reasonInput    = "await_input"
+	reasonEvent    = "external_event"
+	reasonConflict = "constraints_conflict"
+)
+
+// The origins of a stop.
+const (
+	originGate = "gate"
+	originTool = "tool"
+)
+
+// The codes that a call can end with, beside those of package plugins.
+const (
+	codeRejected         = "rejected"
+	codeDenied           = "denied"
+	codeInvalidArguments = "invalid_arguments"
+	codeUnknownTool      = "unknown_tool"
+	codeToolChanged      = "tool_changed"
+	codeToolError        = "tool_error"
+	codeCancelled        = "cancelled"
+	codeLimit            = "limit"
+)
+
+const (
+	maxBatch      = 128
+	maxToolCallID = 128
+)
+
+// CheckBatch checks the shape of proposed calls: their number, their labels, their tools' names. The pointer of its error is
+// relative to the object that holds calls.
+func CheckBatch(calls []ProposedCall) *Error {
+	if len(calls) > maxBatch {
+		return invalid("/calls", "a batch has at most %d calls", maxBatch)
+	}
+	seen := map[string]bool{}
+	for i, c := range calls {
+		at := fmt.Sprintf("/calls/%d", i)
+		if c.Tool == "" {
+			return invalid(at+"/tool", "name the tool to call")
+		}
+		if len(c.ToolCallID) > maxToolCallID {
+			return invalid(at+"/tool_call_id", "at most %d bytes", maxToolCallID)
+		}
+		if c.ToolCallID != "" && seen[c.ToolCallID] {
+			return invalid(at+"/tool_call_id", "two calls of a batch have the label %q; labels are unique in a batch", c.ToolCallID)
+		}
+		seen[c.ToolCallID] = true
+	}
+	return nil
+}
+
+// resolve makes a call of a proposal: the tool known to the agent, the arguments canonical and valid, defaults filled. A call
+// that fails here is finished with its error; the batch goes on without it.
+func (h *Host) resolve(ctx context.Context, r *run, p ProposedCall, index int) (*store.Call, json.RawMessage, error) {
+	c := &store.Call{ToolCallID: cmp.Or(p.ToolCallID, fmt.Sprintf("call_%d", index+1)), Index: index, Tool: p.Tool, State: store.CallPlanned}
+	broken := func(code, message string, args json.RawMessage) (*store.Call, json.RawMessage, error) {
+		c.State, c.Error = store.CallFinished, &store.Failure{Code: code, Message: clip(message, maxErrorText)}
+		var err error
+		c.Arguments, err = h.body(ctx, r.Tenant, args)
+		return c, nil, err
+	}
+	raw := p.Arguments
+	if raw == nil {
+		raw = json.RawMessage("{}")
+	}
+	args, err := ijson.Parse(raw)
+	if err != nil {
+		return broken(codeInvalidArguments, "the arguments are not I-JSON: "+err.Error(), json.RawMessage("null"))
+	}
+	c.ArgsDigest = ijson.Digest(args)
+	tool, code := h.tool(r, p.Tool)
+	if code != "" {
+		return broken(code, toolProblem(code, p.Tool), args)
+	}
+	c.Digest, c.Effects = tool.Digest, tool.Effects
+	filled, err := tool.Check(args)
+	if err != nil {
+		return broken(codeInvalidArguments, err.Error(), args)
+	}
+	if args, err = ijson.Parse(filled); err != nil {
+		return broken(codeInvalidArguments, "the arguments with their defaults are not I-JSON: "+err.Error(), json.RawMessage("null"))
+	}
+	c.ArgsDigest = ijson.Digest(args)
+	c.Arguments, err = h.body(ctx, r.Tenant, args)
+	return c, args, err
+}
+
+// tool finds a tool of the run: in the agent's list, and with the bytes that the run began with.
+func (h *Host) tool(r *run, name string) (*plugins.Tool, string) {
+	digest, ok := r.ctx.Tools[name]
+	if !ok {
+		return nil, codeUnknownTool
+	}
+	tool, ok := h.plugins.Lookup(name)
+	if !ok || tool.Digest != digest {
+		return nil, codeToolChanged
+	}
+	return tool, ""
+}
+
+func toolProblem(code, name string) string {
+	if code == codeToolChanged {
+		return fmt.Sprintf("the tool %q is not the one this run began with; start a new run", name)
+	}
+	return fmt.Sprintf("the agent has no tool %q", name)
+}
+
+// gate puts the calls of a new batch to policy, once. It returns the calls in order and those that must stop.
+func (h *Host) gate(ctx context.Context, r *run, proposed []ProposedCall) (calls []*store.Call, stops []stopped, err error) {
+	args := make([]json.RawMessage, len(proposed))
+	for i, p := range proposed {
+		c, a, err := h.resolve(ctx, r, p, i)
+		if err != nil {
+			return nil, nil, err
+		}
+		calls, args[i] = append(calls, c), a
+	}
+	docs, err := h.gateCalls(ctx, r, calls, args)
+	if err != nil {
+		return nil, nil, err
+	}
+	tc, err := h.text(ctx, r.Tenant, r.ctx.ToolContext)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, c := range calls {
+		if c.State == store.CallFinished {
+			continue
+		}
+		d := h.policy.Gate(ctx, r.agent.interrupts, h.gateInput(r, docs, i, r.Turn+1, tc))
+		if st := judge(c, d, h.policy.Revision()); st != nil {
+			stops = append(stops, *st)
+		}
+	}
+	return calls, stops, nil
+}
+
+// judge applies a decision of the gate to a call that has not run: it goes on, it is denied, or it must stop.
+func judge(c *store.Call, d policy.Decision, revision string) *stopped {
+	switch d.Effect {
+	case policy.Allow:
+		return nil
+	case policy.Pause:
+		return &stopped{
+			call: c, origin: originGate, reason: cmp.Or(d.Reason, reasonApproval), rules: d.Rules,
+			title: cmp.Or(d.Title, "Allow "+c.Tool+"?"), message: d.Message, allowed: d.AllowedDecisions, revision: revision, ttl: d.TTL,
+		}
+	default:
+		c.State, c.Error = store.CallFinished, &store.Failure{Code: codeDenied, Message: clip(denial(d), maxErrorText)}
+		return nil
+	}
+}
+
+func denial(d policy.Decision) string {
+	text := "policy denies this call"
+	if d.Code != "" {
+		text += " (" + d.Code + ")"
+	}
+	for i, why := range d.Reasons {
+		if i == 0 {
+			text += ": " + why
+		} else {
+			text += "; " + why
+		}
+	}
+	return text
+}
+
+// gateCalls makes the policy documents of a batch, nil where a call is finished already.
+func (h *Host) gateCalls(ctx context.Context, r *run, calls []*store.Call, args []json.RawMessage) ([]*policy.Call, error) {
+	docs := make([]*policy.Call, len(calls))
+	for i, c := range calls {
+		if c.Digest == "" || (c.State == store.CallFinished && args[i] == nil) {
+			continue
+		}
+		tool, ok := h.plugins.Lookup(c.Tool)
+		if !ok {
+			continue
+		}
+		docs[i] = &policy.Call{
+			Tool: tool.Bare, Plugin: tool.Plugin, Name: c.Tool, Digest: c.Digest, Effects: c.Effects, ToolCallID: c.ToolCallID, Index: c.Index, Arguments: args[i],
+		}
+	}
+	return docs, nil
+}
+
+func (h *Host) gateInput(r *run, docs []*policy.Call, i, turn int, toolContext json.RawMessage) *policy.Input {
+	in := &policy.Input{
+		Tenant:    r.Tenant,
+		Principal: policy.Principal{ID: r.CreatedBy, Kind: r.ctx.Kind, Roles: r.ctx.Roles},
+		Subject:   r.subject(),
+		Agent:     policy.Agent{Name: r.Agent, Version: int(r.AgentVersion)},
+		Run:       policy.Run{ID: r.ID, CreatedBy: r.CreatedBy, SessionID: r.SessionID},
+		Turn:      turn,
+		Time:      h.now(),
+		Call:      docs[i],
+		Untrusted: policy.Untrusted{ToolContext: toolContext},
+		History:   policy.History{Calls: r.History.Calls, Approved: r.History.Approved, Rejected: r.History.Rejected},
+	}
+	for j, d := range docs {
+		if j != i && d != nil {
+			in.Batch = append(in.Batch, d)
+		}
+	}
+	return in
+}
+
+// tighten asks policy once more before a batch that waited goes on, only to tighten: a deny is an error result, a rule that
+// nobody has approved stops the call again, and what was rejected stays so. It changes calls in place and returns the stops.
+func (h *Host) tighten(ctx context.Context, s *step) ([]stopped, error) {
+	r := s.r
+	args := make([]json.RawMessage, len(r.calls))
+	for i, c := range r.calls {
+		if c.State == store.CallFinished && c.Error != nil {
+			continue
+		}
+		var err error
+		if args[i], err = h.callArguments(ctx, r.Tenant, c); err != nil {
+			return nil, err
+		}
+	}
+	docs, err := h.gateCalls(ctx, r, r.calls, args)
+	if err != nil {
+		return nil, err
+	}
+	tc, err := h.text(ctx, r.Tenant, r.ctx.ToolContext)
+	if err != nil {
+		return nil, err
+	}
+	var stops []stopped
+	for i, c := range r.calls {
+		if c.State != store.CallPlanned && c.State != store.CallStarted {
+			continue
+		}
+		if _, code := h.tool(r, c.Tool); code != "" {
+			s.fail(c, code, toolProblem(code, c.Tool))
+			continue
+		}
+		d := h.policy.Gate(ctx, r.agent.interrupts, h.gateInput(r, docs, i, r.Turn, tc))
+		if d.Effect == policy.Pause && within(d.Rules, c.Passed) {
+			continue
+		}
+		st := judge(c, d, h.policy.Revision())
+		if c.State == store.CallFinished {
+			s.finishedCall(c)
+		}
+		if st != nil {
+			stops = append(stops, *st)
+		}
+	}
+	return stops, nil
+}
+
+// within reports whether all rules are among those passed. No rules at all is not within: a stop without a rule is a failure
+// of policy, which nobody has approved.
+func within(rules, passed []string) bool {
+	return len(rules) > 0 && !slices.ContainsFunc(rules, func(r string) bool { return !slices.Contains(passed, r) })
+}
+
+// callArguments are the arguments that the call runs with.
+func (h *Host) callArguments(ctx context.Context, tenant string, c *store.Call) (json.RawMessage, error) {
+	if c.EditedDigest != "" {
+		return h.text(ctx, tenant, c.Edited)
+	}
+	return h.text(ctx, tenant, c.Arguments)
+}
+
+// pinTools takes the digests of the agent's tools as they are now. A tool that is not installed is unknown to the run.
+func (h *Host) pinTools(names []string) map[string]string {
+	pinned := make(map[string]string, len(names))
+	for _, n := range names {
+		if t, ok := h.plugins.Lookup(n); ok {
+			pinned[n] = t.Digest
+		}
+	}
+	return pinned
+}
+
+// ttl is how long a pause of the run stays open: the host's bound, or the agent's where it is smaller.
+func (h *Host) ttl(r *run) time.Duration {
+	if r.agent.ttl > 0 {
+		return min(h.approvalTTL, r.agent.ttl)
+	}
+	return h.approvalTTL
+}

@@ -1,0 +1,243 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pawlhost/pawl/plugins"
+	"github.com/pawlhost/pawl/policy"
+	"github.com/pawlhost/pawl/store"
+)
+
+// Config is what a Host is made of. Store, Policy, Plugins, Planners and HostKeys are required; the rest has defaults.
+type Config struct {
+	Store    store.Store
+	Policy   *policy.Engine
+	Plugins  *plugins.Set
+	Planners map[string]Planner
+	// HostKeys make the resume tokens: the first signs, all verify.
+	HostKeys []TokenKey
+	// Workers is the number of runs driven at the same time; 0 means twice GOMAXPROCS, at least 8.
+	Workers int
+	// ApprovalTTL bounds how long a pause stays open (default 24h); agents and rules may make it shorter.
+	ApprovalTTL time.Duration
+	// SweepInterval is the time between two looks for what is due (default 30s).
+	SweepInterval time.Duration
+	// Retention is how long a run is kept after its end (default 30 days).
+	Retention time.Duration
+	// Reserve and ReserveLow are marks of free bytes: below the first, new runs are refused; below the second, decisions
+	// too (defaults 512 MiB and 64 MiB). A full disk kills the embedded store, so both are kept well above zero.
+	Reserve, ReserveLow uint64
+	// Grace is how long Run waits for calls in flight when it is told to stop (default 5s).
+	Grace time.Duration
+	Now   func() time.Time
+	Rand  io.Reader
+	Log   *slog.Logger
+}
+
+func (c Config) withDefaults() (Config, error) {
+	switch {
+	case c.Store == nil, c.Policy == nil, c.Plugins == nil, c.Planners == nil:
+		return c, errors.New("host: Store, Policy, Plugins and Planners are required")
+	case len(c.HostKeys) == 0:
+		return c, errors.New("host: HostKeys is empty; see ParseTokenKeys")
+	case c.ApprovalTTL < 0, c.SweepInterval < 0, c.Retention < 0, c.Grace < 0:
+		return c, errors.New("host: durations must not be negative")
+	}
+	setDefault(&c.Workers, max(8, 2*runtime.GOMAXPROCS(0)))
+	setDefault(&c.ApprovalTTL, 24*time.Hour)
+	setDefault(&c.SweepInterval, 30*time.Second)
+	setDefault(&c.Retention, 30*24*time.Hour)
+	setDefault(&c.Reserve, 512<<20)
+	setDefault(&c.ReserveLow, 64<<20)
+	setDefault(&c.Grace, 5*time.Second)
+	if c.ReserveLow > c.Reserve {
+		return c, fmt.Errorf("host: ReserveLow (%d) is above Reserve (%d): decisions must pass longer than new runs", c.ReserveLow, c.Reserve)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Rand == nil {
+		c.Rand = rand.Reader
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Host is the tool host. Its methods are safe for concurrent use.
+type Host struct {
+	store    store.Store
+	policy   *policy.Engine
+	plugins  *plugins.Set
+	planners map[string]Planner
+	keys     []TokenKey
+	log      *slog.Logger
+	clock    func() time.Time
+	rand     io.Reader
+
+	boot          string
+	workers       int
+	approvalTTL   time.Duration
+	sweepInterval time.Duration
+	retention     time.Duration
+	grace         time.Duration
+	reserve, low  uint64
+
+	queue    *queue
+	guests   sync.WaitGroup // guests of parallel calls
+	agents   agentCache
+	progress progressHub
+	revoked  revocations
+	stats    counters
+	draining atomic.Bool
+
+	randMu    sync.Mutex
+	refusalMu sync.Mutex
+	refusals  map[refusal]time.Time
+}
+
+// New makes a host on an open store and queues what an older process left: the embedded store's directory lock proves every
+// older boot dead, so no lease is waited for. Call Run to start the work.
+func New(ctx context.Context, c Config) (*Host, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{
+		store: c.Store, policy: c.Policy, plugins: c.Plugins, planners: c.Planners, keys: c.HostKeys, log: c.Log, clock: c.Now, rand: c.Rand,
+		workers: c.Workers, approvalTTL: c.ApprovalTTL, sweepInterval: c.SweepInterval, retention: c.Retention, grace: c.Grace,
+		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(), refusals: map[refusal]time.Time{},
+	}
+	h.boot = h.id("boot")
+	if err := h.recover(ctx); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// recover queues the live runs. It writes nothing: the claim of the driver does.
+func (h *Host) recover(ctx context.Context) error {
+	return h.store.View(ctx, func(rd store.Reader) error {
+		var kerr error
+		err := rd.Scan(store.Range{Prefix: store.K("live")}, func(it store.Item) bool {
+			elems, err := it.Key.Elems()
+			if err != nil || len(elems) != 3 {
+				kerr = fmt.Errorf("%w: live index key %q", store.ErrCorrupt, it.Key)
+				return false
+			}
+			h.queue.push(ref{tenant: elems[1].(string), id: elems[2].(string)})
+			return true
+		})
+		return errors.Join(err, kerr)
+	})
+}
+
+// Run drives the runs and sweeps what is due, until ctx is cancelled. Then it stops in two phases: no new work is begun, and
+// calls in flight get the grace period before their guests are ended. It returns when every goroutine it started has.
+func (h *Host) Run(ctx context.Context) error {
+	hard, kill := context.WithCancel(context.WithoutCancel(ctx))
+	defer kill()
+	var wg sync.WaitGroup
+	for range h.workers {
+		wg.Go(func() { h.work(ctx, hard) })
+	}
+	wg.Go(func() { h.sweepLoop(ctx) })
+	<-ctx.Done()
+	h.draining.Store(true)
+	timer := time.AfterFunc(h.grace, kill)
+	defer timer.Stop()
+	wg.Wait()
+	h.guests.Wait()
+	return nil
+}
+
+// work takes runs until soft is cancelled.
+func (h *Host) work(soft, hard context.Context) {
+	for {
+		if soft.Err() != nil {
+			return
+		}
+		r, ctx, ok := h.queue.pop(hard)
+		if !ok {
+			select {
+			case <-soft.Done():
+				return
+			case <-h.queue.wake:
+			}
+			continue
+		}
+		h.driveSafely(ctx, r)
+	}
+}
+
+func (h *Host) driveSafely(ctx context.Context, r ref) {
+	defer h.queue.done(r)
+	defer func() {
+		if p := recover(); p != nil {
+			// A bug of the host must not take the other runs with it; the run stays live and is driven again at the
+			// next start.
+			h.log.Error("a run's driver panicked", "run_id", r.id, "tenant", r.tenant, "panic", fmt.Sprint(p), "stack", stack())
+		}
+	}()
+	if err := h.drive(ctx, r); err != nil && !errors.Is(err, context.Canceled) {
+		h.log.Error("a run could not be driven", "run_id", r.id, "tenant", r.tenant, "error", err)
+	}
+}
+
+// stopping reports whether the host itself is ending the guests, as opposed to a cancelled run.
+func (h *Host) stopping(ctx context.Context) bool { return ctx.Err() != nil && h.draining.Load() }
+
+// now is the moment of a step: UTC, in milliseconds, as it is stored and shown.
+func (h *Host) now() time.Time { return h.clock().UTC().Truncate(time.Millisecond) }
+
+// id makes an id: a type prefix and a UUIDv7 (RFC 9562).
+func (h *Host) id(prefix string) string {
+	h.randMu.Lock()
+	defer h.randMu.Unlock()
+	u, err := uuid.NewV7FromReader(h.rand)
+	if err != nil {
+		panic("host: no randomness: " + err.Error())
+	}
+	return prefix + "_" + u.String()
+}
+
+func (h *Host) step(r *run) *step {
+	s := r.step(h.now(), h.id)
+	s.keep = h.retention
+	return s
+}
+
+// Ready reports whether the host accepts new runs: nil, or an error that says what is wrong.
+func (h *Host) Ready() error {
+	if h.draining.Load() {
+		return errf(CodeUnavailable, "the host is shutting down")
+	}
+	return h.space(h.reserve)
+}
+
+// space refuses when the store's medium has less than mark bytes left.
+func (h *Host) space(mark uint64) error {
+	if free, ok := h.store.Space(); ok && free < mark {
+		return errf(CodeNoSpace, "the host is short of disk space; ask the operator to free some")
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pawlhost/pawl/store"
+)
+
+// sweepBatch is how many due entries one view reads.
+const sweepBatch = 256
+
+func (h *Host) sweepLoop(ctx context.Context) {
+	t := time.NewTicker(h.sweepInterval)
+	defer t.Stop()
+	for {
+		if err := h.Sweep(ctx); err != nil && ctx.Err() == nil {
+			h.log.Error("the sweep failed; it is tried again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// Sweep does what is due: it expires pauses that nobody answered, removes runs whose retention is over, forgets outlived
+// Idempotency-Keys. It may be called at any time; a decision racing it has one outcome and one event.
+func (h *Host) Sweep(ctx context.Context) error {
+	for {
+		var due []store.Key
+		now := ms(h.now())
+		err := h.store.View(ctx, func(rd store.Reader) error {
+			return rd.Scan(store.Range{Prefix: store.K("due"), Limit: sweepBatch}, func(it store.Item) bool {
+				elems, err := it.Key.Elems()
+				if err != nil || len(elems) < 4 || elems[1].(uint64) > now {
+					return false
+				}
+				due = append(due, it.Key)
+				return true
+			})
+		})
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		for _, k := range due {
+			if err := h.sweepOne(ctx, k); err != nil {
+				return fmt.Errorf("due entry %q: %w", k, err)
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (h *Host) sweepOne(ctx context.Context, k store.Key) error {
+	elems, err := k.Elems()
+	if err != nil {
+		return err
+	}
+	rest := elems[3:]
+	switch elems[2] {
+	case duePause:
+		return h.expirePause(ctx, k, rest[0].(string), rest[1].(string), rest[2].(string))
+	case dueRetain:
+		return h.forgetRun(ctx, k, rest[0].(string), rest[1].(string))
+	default: // an Idempotency-Key; the record itself says whether it still counts
+		return h.done(ctx, k)
+	}
+}
+
+// done deletes a due entry.
+func (h *Host) done(ctx context.Context, k store.Key) error {
+	var c store.Change
+	c.Delete(k)
+	_, err := h.store.Commit(ctx, &c)
+	return err
+}
+
+// expirePause ends a run whose pause is over, in one commit that is conditional on the run's version: a decision at the same
+// instant either was first, or finds the pause expired.
+func (h *Host) expirePause(ctx context.Context, k store.Key, tenant, id, pauseID string) error {
+	for {
+		r, err := h.load(ctx, tenant, id)
+		if errors.Is(err, store.ErrNotFound) {
+			return h.done(ctx, k)
+		}
+		if err != nil {
+			return err
+		}
+		if !r.State.Paused() || r.PauseID != pauseID || r.pause.State != store.PauseOpen {
+			return h.done(ctx, k) // an entry that came back
+		}
+		s := h.step(r)
+		s.expire()
+		if err := h.commit(ctx, s); errors.Is(err, store.ErrConflict) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		h.stats.expired.Add(1)
+		h.log.Info("approval expired", "tenant", tenant, "run_id", id, "pause_id", pauseID)
+		return nil
+	}
+}
+
+// forgetRun removes an ended run with everything below it, and its entries in the indexes.
+func (h *Host) forgetRun(ctx context.Context, k store.Key, tenant, id string) error {
+	var c store.Change
+	err := h.store.View(ctx, func(rd store.Reader) error {
+		head, err := readHead(rd, tenant, id)
+		if err != nil {
+			return err
+		}
+		if !head.State.Ended() {
+			return fmt.Errorf("%w: run %s is due for removal and has not ended", store.ErrCorrupt, id)
+		}
+		c.Delete(ownKey(tenant, head.CreatedBy).With(id))
+		if head.Subject != "" {
+			c.Delete(ownKey(tenant, head.Subject).With(id))
+		}
+		return rd.Scan(store.Range{Prefix: runKey(tenant, id).With("pause")}, func(it store.Item) bool {
+			c.Delete(pausesKey(tenant).With(it.Key.Last()))
+			return true
+		})
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return h.done(ctx, k)
+	}
+	if err != nil {
+		return err
+	}
+	if err := h.store.DeleteRange(ctx, runKey(tenant, id)); err != nil {
+		return err
+	}
+	c.Delete(k) // last: a crash before it finds the range again
+	_, err = h.store.Commit(ctx, &c)
+	return err
+}

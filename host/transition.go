@@ -1,0 +1,397 @@
+package host
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/pawlhost/pawl/store"
+)
+
+// step builds one transition of one run: a pure function of the loaded run, a fact and a moment to a store.Change. It
+// reads no clock, no store and no randomness; ids come from the caller. Run transitions are built only here.
+//
+// Every step requires the head at the version that was loaded, so that of two writers exactly one wins and the other
+// reloads and reconsiders.
+type step struct {
+	r    *run
+	now  time.Time
+	ids  func(prefix string) string
+	keep time.Duration // retention after the end
+	was  store.Run
+	new  bool
+	dirt map[*store.Call]bool
+	// change collects what is not derived from the run's records when the step is sealed.
+	change store.Change
+	// finished holds the log back: nothing may follow run.finished.
+	finished bool
+}
+
+func (r *run) step(now time.Time, ids func(string) string) *step {
+	s := &step{r: r, now: now, ids: ids, was: r.Run, dirt: map[*store.Call]bool{}}
+	s.finished = r.State.Ended()
+	s.change.Require(r.key, r.Version)
+	return s
+}
+
+// create is what a run begins with.
+func (s *step) create() {
+	r := s.r
+	s.new = true
+	s.change.Put(r.key.With("ctx"), store.Encode(r.ctx))
+	s.change.Put(ownKey(r.Tenant, r.CreatedBy).With(r.ID), nil)
+	if sub := r.subject(); sub != r.CreatedBy {
+		s.change.Put(ownKey(r.Tenant, sub).With(r.ID), nil)
+	}
+	s.event("run.created", map[string]any{"agent": r.Agent, "agent_version": r.AgentVersion, "created_by": r.CreatedBy}, hydrate{})
+}
+
+// seal completes the change. The run in memory is what the store holds once the change is committed, but for its version.
+func (s *step) seal() *store.Change {
+	r := s.r
+	r.UpdatedAt = s.now
+	for c := range s.dirt {
+		s.change.Put(callKey(r.key, c), store.Encode(c))
+	}
+	s.change.Put(r.key, store.Encode(r.Run))
+	if was, is := live(s.was), live(r.Run); is && (!was || s.new) {
+		s.change.Put(liveKey(r.Tenant, r.ID), nil)
+	} else if was && !is && !s.new {
+		s.change.Delete(liveKey(r.Tenant, r.ID))
+	}
+	return &s.change
+}
+
+// live reports whether there is something to drive: such runs are found again after a crash.
+func live(r store.Run) bool {
+	return r.State == store.RunQueued || r.State == store.RunRunning || r.Unsettled > 0
+}
+
+// event appends to the run's log, and approval and run-state events to the tenant's queue too, in this commit.
+func (s *step) event(kind string, data map[string]any, hy hydrate) {
+	if s.finished {
+		return
+	}
+	rec := eventRecord{Type: kind, At: s.now, Run: s.r.ID, Hydrate: hy}
+	if len(data) > 0 {
+		rec.Data = mustJSON(data)
+	}
+	s.change.Append(runLog(s.r.key), store.Encode(rec))
+	if queued[kind] {
+		rec.By, rec.For = s.r.CreatedBy, s.r.Subject
+		rec.Agent = s.r.Agent
+		s.change.Append(queueLog(s.r.Tenant), store.Encode(rec))
+	}
+}
+
+// queued are the events of a run that its tenant's queue shows too.
+var queued = map[string]bool{
+	"run.created": true, "run.paused": true, "run.resumed": true, "run.finished": true,
+	"approval.requested": true, "approval.decided": true, "approval.expiring": true, "approval.expired": true,
+}
+
+func (s *step) audit(row auditRecord) {
+	row.At = s.now
+	s.change.Append(auditLog(s.r.Tenant), store.Encode(row))
+}
+
+func (s *step) touch(c *store.Call) { s.dirt[c] = true }
+
+// message numbers the next message of the trajectory.
+func (s *step) message() int {
+	s.r.Messages++
+	return s.r.Messages
+}
+
+// claim makes this process the run's driver.
+func (s *step) claim(boot string) {
+	r := s.r
+	r.State, r.Boot = store.RunRunning, boot
+	switch {
+	case r.Resume:
+		s.event("run.resumed", map[string]any{"pause_id": r.PauseID}, hydrate{})
+	case !r.Begun:
+		s.event("run.started", nil, hydrate{})
+	}
+	r.Begun, r.Resume = true, false
+}
+
+// begin starts a new turn with a gated batch.
+func (s *step) begin(calls []*store.Call, cursor json.RawMessage) {
+	r := s.r
+	r.Turn++
+	r.Batch = len(calls)
+	r.Cursor = cursor
+	r.calls = calls
+	r.History.Calls += len(calls)
+	ask := s.message()
+	for _, c := range calls {
+		c.ID = s.ids("call")
+		c.Turn, c.AskMessage = r.Turn, ask
+		s.touch(c)
+		if c.State == store.CallFinished { // it got its error at the gate
+			s.finishedCall(c)
+		}
+	}
+}
+
+// start marks a call as running, durably, before any of its code runs.
+func (s *step) start(c *store.Call) {
+	if c.State == store.CallStarted {
+		return // a second attempt: the first one left nothing visible
+	}
+	c.State = store.CallStarted
+	c.Stop = nil
+	digest := c.ArgsDigest
+	if c.EditedDigest != "" {
+		digest = c.EditedDigest
+	}
+	// A trusted flag serves one call of the same bytes and arguments.
+	s.r.Grants = slices.DeleteFunc(s.r.Grants, func(g store.Grant) bool {
+		if g.Tool == c.Tool && g.Digest == c.Digest && g.ArgsDigest == digest {
+			c.Grants = append(c.Grants, g.Key)
+			return true
+		}
+		return false
+	})
+	s.touch(c)
+	s.event("call.started", map[string]any{"call_id": c.ID, "tool_call_id": c.ToolCallID, "tool": c.Tool, "turn": c.Turn, "index": c.Index}, hydrate{})
+}
+
+// succeed ends a call with its result.
+func (s *step) succeed(c *store.Call, result store.Body) {
+	c.Result, c.Error, c.Stop = &result, nil, nil
+	c.State = store.CallFinished
+	s.finishedCall(c)
+}
+
+// fail ends a call with an error.
+func (s *step) fail(c *store.Call, code, message string) {
+	c.Result, c.Error, c.Stop = nil, &store.Failure{Code: code, Message: clip(message, maxErrorText)}, nil
+	c.State = store.CallFinished
+	s.finishedCall(c)
+}
+
+func (s *step) finishedCall(c *store.Call) {
+	c.ResultMessage = s.message()
+	s.touch(c)
+	data := map[string]any{"call_id": c.ID, "tool_call_id": c.ToolCallID, "tool": c.Tool, "turn": c.Turn, "index": c.Index}
+	hy := hydrate{}
+	if c.Error != nil {
+		data["error"] = c.Error
+	} else {
+		hy.Call = &callRef{c.Frame, c.Turn, c.Index}
+	}
+	s.event("call.finished", data, hy)
+}
+
+// stopped is one call that must wait, and what its approval asks.
+type stopped struct {
+	call     *store.Call
+	origin   string
+	reason   string
+	rules    []string
+	title    string
+	message  string
+	payload  json.RawMessage
+	allowed  []string
+	revision string
+	ttl      time.Duration
+}
+
+// suspend opens the pause of the run, with all that waits, in one commit: nobody decides a growing set.
+func (s *step) suspend(stops []stopped, ttl time.Duration) {
+	r := s.r
+	for _, st := range stops {
+		if st.ttl > 0 {
+			ttl = min(ttl, st.ttl)
+		}
+	}
+	p := &store.Pause{ID: s.ids("pause"), State: store.PauseOpen, CreatedAt: s.now, ExpiresAt: s.now.Add(ttl).Truncate(time.Millisecond)}
+	r.pause, r.approvals = p, nil
+	state := store.RunAwaitingEvent
+	for _, st := range stops {
+		c := st.call
+		a := &store.Approval{
+			ID: s.ids("apr"), PauseID: p.ID, CallID: c.ID, Tool: c.Tool, Frame: c.Frame, Turn: c.Turn, Index: c.Index,
+			ArgsDigest: cmp.Or(c.EditedDigest, c.ArgsDigest), Origin: st.origin, Reason: st.reason, Rules: st.rules,
+			Title: st.title, Message: st.message, Payload: st.payload, Allowed: st.allowed, Revision: st.revision,
+			State: store.ApprovalPending, CreatedAt: s.now, ExpiresAt: p.ExpiresAt,
+		}
+		c.State = store.CallAwaiting
+		c.Approvals = append(c.Approvals, a.ID)
+		s.touch(c)
+		p.Approvals = append(p.Approvals, a.ID)
+		r.approvals = append(r.approvals, a)
+		s.change.Put(approvalKey(r.key, a.ID), store.Encode(a))
+		for _, k := range s.pendKeys(a) {
+			s.change.Put(k, []byte(r.ID))
+		}
+		switch st.reason {
+		case reasonApproval, reasonConflict:
+			state = store.RunAwaitingApproval
+		case reasonInput:
+			if state != store.RunAwaitingApproval {
+				state = store.RunAwaitingInput
+			}
+		}
+		s.event("approval.requested", nil, hydrate{Approval: a.ID})
+	}
+	r.State, r.Boot, r.AwaitingSince, r.PauseID, r.DueAt = state, "", s.now, p.ID, p.ExpiresAt
+	s.change.Put(pauseKey(r.key, p.ID), store.Encode(p))
+	s.change.Put(pausesKey(r.Tenant).With(p.ID), []byte(r.ID))
+	s.change.Put(dueKey(p.ExpiresAt, duePause, r.Tenant, r.ID, p.ID), nil)
+	s.event("run.paused", map[string]any{"pause_id": p.ID, "reason": stops[0].reason, "approval_ids": p.Approvals}, hydrate{Pause: p.ID})
+}
+
+// pendKeys are the index entries of a pending approval.
+func (s *step) pendKeys(a *store.Approval) []store.Key {
+	r := s.r
+	keys := []store.Key{
+		pendKey(r.Tenant).With(ms(a.CreatedAt), a.ID),
+		pendByKey(r.Tenant, r.CreatedBy).With(ms(a.CreatedAt), a.ID),
+	}
+	if sub := r.subject(); sub != r.CreatedBy {
+		keys = append(keys, pendByKey(r.Tenant, sub).With(ms(a.CreatedAt), a.ID))
+	}
+	return keys
+}
+
+// settle closes one approval.
+func (s *step) settle(a *store.Approval, state store.ApprovalState, d *store.Decision) {
+	a.State, a.Decision = state, d
+	s.change.Put(approvalKey(s.r.key, a.ID), store.Encode(a))
+	for _, k := range s.pendKeys(a) {
+		s.change.Delete(k)
+	}
+}
+
+// close ends the pause, exactly once.
+func (s *step) close(state store.PauseState) {
+	r := s.r
+	r.pause.State, r.pause.ClosedAt = state, s.now
+	s.change.Put(pauseKey(r.key, r.pause.ID), store.Encode(r.pause))
+	s.change.Delete(dueKey(r.DueAt, duePause, r.Tenant, r.ID, r.pause.ID))
+	r.DueAt = time.Time{}
+}
+
+// decide records a decision on one approval.
+func (s *step) decide(a *store.Approval, d *store.Decision) {
+	s.settle(a, store.ApprovalDecided, d)
+	s.event("approval.decided", map[string]any{"approval_id": a.ID, "call_id": a.CallID, "decision": decided(d)}, hydrate{})
+	s.audit(auditRecord{
+		ActorKind: KindUser, Actor: d.DecidedBy, Action: "approval.decide", TargetKind: "pending_approval", Target: a.ID, Outcome: outcomeOK,
+		Detail: mustJSON(map[string]any{"decided_by": d.DecidedBy, "decision": d.Kind, "tool": a.Tool, "call_id": a.CallID, "run_id": s.r.ID}),
+	})
+	switch d.Kind {
+	case kindApprove, kindEdit:
+		s.r.History.Approved++
+	case kindReject:
+		s.r.History.Rejected++
+	}
+}
+
+// rotate supersedes the resume token of the open pause.
+func (s *step) rotate(by Actor) {
+	r := s.r
+	r.pause.Generation++
+	s.change.Put(pauseKey(r.key, r.pause.ID), store.Encode(r.pause))
+	s.audit(auditRecord{ActorKind: by.Kind, Actor: by.ID, Action: "token.rotate", TargetKind: "pause", Target: r.pause.ID, Outcome: outcomeOK})
+}
+
+// resume closes a decided pause and queues the run, in the commit of its last decision.
+func (s *step) resume() {
+	s.close(store.PauseDecided)
+	s.r.State, s.r.Resume, s.r.AwaitingSince = store.RunQueued, true, time.Time{}
+}
+
+// expire ends a run whose pause nobody answered.
+func (s *step) expire() {
+	for _, a := range s.r.approvals {
+		if a.State != store.ApprovalPending {
+			continue
+		}
+		s.settle(a, store.ApprovalExpired, nil)
+		s.event("approval.expired", map[string]any{"approval_id": a.ID, "call_id": a.CallID}, hydrate{})
+		s.audit(auditRecord{
+			ActorKind: KindSystem, Action: "approval.expire", TargetKind: "pending_approval", Target: a.ID, Outcome: outcomeOK,
+			Detail: mustJSON(map[string]any{"tool": a.Tool, "call_id": a.CallID, "run_id": s.r.ID}),
+		})
+	}
+	s.close(store.PauseExpired)
+	s.abandon("the approval expired before anybody decided; the call did not run")
+	s.end(store.RunFailed, nil, &store.Failure{Code: "approval_expired", Message: "approval expired"})
+}
+
+// cancel ends a run by somebody's wish. Calls that run at this moment stay started: their result is recorded when it comes.
+func (s *step) cancel(by Actor) {
+	r := s.r
+	if r.State.Paused() {
+		for _, a := range r.approvals {
+			if a.State == store.ApprovalPending {
+				s.settle(a, store.ApprovalCancelled, nil)
+			}
+		}
+		s.close(store.PauseCancelled)
+	}
+	s.abandon("the run was cancelled before this call ran")
+	for _, c := range r.calls {
+		if c.State == store.CallStarted {
+			r.Unsettled++
+		}
+	}
+	s.audit(auditRecord{
+		ActorKind: by.Kind, Actor: by.ID, Action: "run.cancel", TargetKind: "run", Target: r.ID, Outcome: outcomeOK,
+		Detail: mustJSON(map[string]any{"agent": r.Agent}),
+	})
+	s.end(store.RunCancelled, nil, nil)
+}
+
+// abandon gives an honest error to the calls that will never run.
+func (s *step) abandon(why string) {
+	for _, c := range s.r.calls {
+		if c.State == store.CallPlanned || c.State == store.CallAwaiting {
+			s.fail(c, codeCancelled, why)
+		}
+	}
+}
+
+// end brings the run to a terminal state. run.finished is the last event of its log.
+func (s *step) end(state store.RunState, output *store.Body, failure *store.Failure) {
+	r := s.r
+	r.State, r.Error, r.Boot, r.AwaitingSince, r.Grants = state, failure, "", time.Time{}, nil
+	data := map[string]any{"state": state}
+	hy := hydrate{}
+	if state == store.RunSucceeded {
+		r.FinalMessage = s.message()
+		r.HasOutput = true
+		s.change.Put(r.key.With("out"), store.Encode(output))
+		hy.Output = true
+	}
+	if failure != nil {
+		failure.Message = clip(failure.Message, maxErrorText)
+		data["error"] = failure
+	}
+	s.event("run.finished", data, hy)
+	s.finished = true
+	s.change.Put(dueKey(s.now.Add(s.keep), dueRetain, r.Tenant, r.ID), nil)
+}
+
+// await leaves the move to the client.
+func (s *step) await() {
+	s.r.State, s.r.Boot = store.RunAwaitingPlanner, ""
+}
+
+const maxErrorText = 1 << 10
+
+// clip bounds a text for the head of a run, at a rune's edge, and says that it did.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && s[n]&0xC0 == 0x80 {
+		n--
+	}
+	return s[:n] + "…"
+}
