@@ -163,7 +163,7 @@ func coreCall(ctx context.Context, mod api.Module, stack []uint64) {
 	case len(op) > abi.MaxOp || len(req) > abi.MaxRequest:
 		status(abi.ErrTooLarge)
 		return
-	case !utf8.Valid(op) || !utf8.Valid(req):
+	case !utf8.Valid(op): // dispatch looks at req
 		status(abi.ErrMalformed)
 		return
 	}

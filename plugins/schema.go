@@ -227,19 +227,25 @@ func schemaError(err error) *SchemaError {
 	if !errors.As(err, &ve) {
 		return &SchemaError{Message: err.Error()}
 	}
-	best := jsonschema.OutputUnit{InstanceLocation: "", Error: nil}
-	for _, u := range ve.BasicOutput().Errors {
-		if u.Error == nil || len(u.Errors) > 0 {
-			continue
-		}
-		if best.Error == nil || strings.Count(u.InstanceLocation, "/") >= strings.Count(best.InstanceLocation, "/") {
-			best = u
+	out := deepest(ve).BasicOutput()
+	message := "it does not match"
+	if out.Error != nil {
+		message = out.Error.String()
+	}
+	return &SchemaError{Pointer: out.InstanceLocation, Message: cut(message, 512)}
+}
+
+func deepest(e *jsonschema.ValidationError) *jsonschema.ValidationError {
+	var best *jsonschema.ValidationError
+	for _, c := range e.Causes {
+		if d := deepest(c); best == nil || len(d.InstanceLocation) > len(best.InstanceLocation) {
+			best = d
 		}
 	}
-	if best.Error == nil {
-		return &SchemaError{Message: cut(err.Error(), 512)}
+	if best == nil {
+		return e
 	}
-	return &SchemaError{Pointer: best.InstanceLocation, Message: cut(best.Error.String(), 512)}
+	return best
 }
 
 // cut shortens s to at most n bytes without splitting a character.
