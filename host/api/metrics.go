@@ -1,0 +1,65 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// metrics counts requests and shows the host's own numbers. Labels are routes and never paths, so that their number is
+// fixed and no id gets in.
+type metrics struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	streams  atomic.Int64
+	handler  http.Handler
+}
+
+func newMetrics(s *Server) *metrics {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pawl_http_requests_total", Help: "Requests by route, method and status."}, []string{"route", "method", "status"}),
+		seconds:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "pawl_http_request_seconds", Help: "Time to answer, waits included.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 8)}, []string{"route"}),
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(m.requests, m.seconds,
+		gauge("pawl_websockets", "Open WebSockets.", func() float64 { return float64(s.sockets.count()) }),
+		gauge("pawl_event_streams", "Open server-sent event streams.", func() float64 { return float64(m.streams.Load()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pawl_info", Help: "1, with the version.", ConstLabels: prometheus.Labels{"version": s.opts.Version}}, func() float64 { return 1 }),
+	)
+	m.handler = promhttp.HandlerFor(reg, promhttp.HandlerOpts{DisableCompression: true})
+	return m
+}
+
+func gauge(name, help string, f func() float64) prometheus.GaugeFunc {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
+}
+
+func (m *metrics) request(route, method string, status int, took time.Duration) {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete:
+	default:
+		method = "other" // a client invents methods
+	}
+	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
+	m.seconds.WithLabelValues(route).Observe(took.Seconds())
+}
+
+// stream counts an event stream until the returned function is called.
+func (m *metrics) stream() (end func()) {
+	m.streams.Add(1)
+	return func() { m.streams.Add(-1) }
+}
+
+func serveMetrics(s *Server, w http.ResponseWriter, r *request) error {
+	if !s.opts.MetricsOpen {
+		if err := s.host.May(r.Context(), r.actor, "metrics.read"); err != nil {
+			return err
+		}
+	}
+	s.metrics.handler.ServeHTTP(w, r.Request)
+	return nil
+}

@@ -1,0 +1,358 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/pawlhost/pawl/host"
+)
+
+// Close codes of the wire.
+const (
+	closeNormal          = websocket.CloseNormalClosure
+	closeGoingAway       = websocket.CloseGoingAway
+	closeUnsupported     = websocket.CloseUnsupportedData
+	closeInvalidPayload  = websocket.CloseInvalidFramePayloadData
+	closeTooBig          = websocket.CloseMessageTooBig
+	closeUnauthenticated = 4401
+	closeRevoked         = 4403
+	closeSlow            = 4408
+)
+
+const (
+	maxMessage = 64 << 10
+	// maxQueue bounds the bytes that wait for one client. Events wait for room below half of it, so that the rest is
+	// for answers to what the client itself sends; one frame always fits, however large.
+	maxQueue = 256 << 10
+	maxSubs  = 64
+	// lagAfter is how long events wait for room before the client is told that it lags.
+	lagAfter = time.Second
+)
+
+// socket is one WebSocket. One goroutine reads and handles client frames; it never waits for the client to read. One
+// goroutine a subscription pumps events. Whoever queues a frame starts the writer if none runs, so an idle socket costs
+// its reader and its pumps.
+type socket struct {
+	s    *Server
+	ws   *websocket.Conn
+	conn *pacedConn
+	ctx  context.Context // ends with the socket
+	stop context.CancelFunc
+
+	// of the reader
+	actor   host.Actor
+	authed  bool
+	current func() bool // whether the credential still holds
+	watched string      // the key, of the hub
+	trace   string
+
+	pumps sync.WaitGroup
+
+	mu      sync.Mutex
+	queue   []frame
+	queued  int // bytes in queue and in the writer's hands
+	writing bool
+	room    chan struct{} // closed when queued falls; nil: nobody waits
+	closing bool          // nothing more is queued; the close frame follows what is
+	code    int
+	reason  string
+	subs    map[string]*subscription
+	flushed chan struct{} // closed when the close frame was written, or nothing can be
+}
+
+// frame is one outgoing message.
+type frame struct {
+	kind int
+	data []byte
+}
+
+var writeBuffers sync.Pool // shared by all sockets: an idle one holds none
+
+func newSocket(s *Server, trace string) *socket {
+	c := &socket{s: s, trace: trace, subs: map[string]*subscription{}, flushed: make(chan struct{})}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	return c
+}
+
+// run reads until the socket ends, and ends everything that belongs to it.
+func (c *socket) run() {
+	defer func() {
+		c.stop()
+		_ = c.conn.Close()
+		c.pumps.Wait()
+		<-c.flushed // the writer has ended
+		c.s.sockets.remove(c)
+	}()
+	c.ws.SetPingHandler(func(data string) error {
+		c.send(frame{websocket.PongMessage, []byte(data)})
+		return nil
+	})
+	c.ws.SetCloseHandler(func(int, string) error { return nil }) // answered below: writing is not the reader's
+	if c.authed {
+		c.begin()
+	} else {
+		_ = c.conn.SetReadDeadline(time.Now().Add(c.s.opts.HelloTimeout))
+	}
+	code, reason := c.read()
+	c.close(code, reason, false)
+	select {
+	case <-c.flushed:
+	case <-time.After(c.s.opts.WriteTimeout + c.s.opts.Linger):
+		return
+	}
+	// Unread data would make the kernel reset the connection, and the close frame with it.
+	c.conn.closeWrite()
+	_ = c.conn.SetReadDeadline(time.Now().Add(c.s.opts.Linger))
+	_, _ = io.Copy(io.Discard, c.conn)
+}
+
+// read handles frames until one ends the socket, and returns the close code that says why.
+func (c *socket) read() (code int, reason string) {
+	for {
+		kind, r, err := c.ws.NextReader()
+		var data []byte
+		if err == nil {
+			data, err = io.ReadAll(io.LimitReader(r, maxMessage+1))
+		}
+		if err != nil {
+			if ce, ok := errors.AsType[*websocket.CloseError](err); ok {
+				if ce.Code == websocket.CloseNoStatusReceived || ce.Code == websocket.CloseAbnormalClosure {
+					return closeNormal, ""
+				}
+				return ce.Code, ""
+			}
+			if errors.Is(err, os.ErrDeadlineExceeded) && !c.authed {
+				c.fail(nil, &host.Error{Code: host.CodeUnauthenticated, Detail: "no hello with a token came in time"})
+				return closeUnauthenticated, "no hello came in time"
+			}
+			return websocket.CloseProtocolError, ""
+		}
+		switch {
+		case c.ended():
+			return closeNormal, ""
+		case kind == websocket.BinaryMessage:
+			return closeUnsupported, "send JSON in text messages"
+		case len(data) > maxMessage:
+			return closeTooBig, "a message is at most 64 KiB"
+		case !utf8.Valid(data):
+			return closeInvalidPayload, "text must be UTF-8"
+		}
+		if c.handle(data) {
+			return closeUnauthenticated, "authenticate first"
+		}
+	}
+}
+
+// send queues a frame that answers the client. A client that asks on and on without reading is closed as slow.
+func (c *socket) send(f frame) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
+		return
+	}
+	if c.queued > 0 && c.queued+len(f.data) > maxQueue {
+		c.closeLocked(closeSlow, "answers are not read", true)
+		return
+	}
+	c.put(f)
+}
+
+// push queues an event of a subscription and waits for room first, so that a backlog stays in the log and not in memory.
+// It reports whether it had to wait so long that the client lags. It fails when ctx or the socket ends.
+func (c *socket) push(ctx context.Context, f frame) (lagging bool, err error) {
+	var since time.Time
+	for {
+		c.mu.Lock()
+		if err := ctx.Err(); err != nil || c.closing {
+			c.mu.Unlock()
+			return false, errors.Join(err, errClosing)
+		}
+		if c.queued == 0 || c.queued+len(f.data) <= maxQueue/2 {
+			c.put(f)
+			c.mu.Unlock()
+			return !since.IsZero() && time.Since(since) > lagAfter, nil
+		}
+		if c.room == nil {
+			c.room = make(chan struct{})
+		}
+		room := c.room
+		c.mu.Unlock()
+		if since.IsZero() {
+			since = time.Now()
+		}
+		select {
+		case <-room:
+		case <-ctx.Done():
+		}
+	}
+}
+
+var errClosing = errors.New("the socket is closing")
+
+// put appends with c.mu held.
+func (c *socket) put(f frame) {
+	c.queue = append(c.queue, f)
+	c.queued += len(f.data)
+	c.startWriter()
+}
+
+func (c *socket) startWriter() {
+	if !c.writing {
+		c.writing = true
+		go c.write() // ends before flushed is closed, or when the queue is empty
+	}
+}
+
+// write empties the queue, and ends the socket when it is closing.
+func (c *socket) write() {
+	for {
+		c.mu.Lock()
+		if len(c.queue) == 0 {
+			if !c.closing {
+				c.writing = false
+				c.queue = nil
+				c.mu.Unlock()
+				return
+			}
+			code, reason := c.code, c.reason
+			c.mu.Unlock()
+			_ = c.ws.WriteMessage(websocket.CloseMessage, websocket.FormatCloseMessage(code, reason))
+			c.finish(c.s.opts.Linger)
+			return
+		}
+		f := c.queue[0]
+		c.queue = c.queue[1:]
+		c.mu.Unlock()
+		err := c.ws.WriteMessage(f.kind, f.data)
+		c.mu.Lock()
+		c.queued -= len(f.data)
+		if c.room != nil {
+			close(c.room)
+			c.room = nil
+		}
+		if err != nil {
+			c.closing = true
+			c.queue = nil
+			c.mu.Unlock()
+			c.finish(0)
+			return
+		}
+		c.mu.Unlock()
+	}
+}
+
+// finish says that nothing more will be written. The reader has until linger to get the client's close frame.
+func (c *socket) finish(linger time.Duration) {
+	c.stop()
+	c.mu.Lock()
+	_ = c.conn.SetReadDeadline(time.Now().Add(linger))
+	c.mu.Unlock()
+	close(c.flushed)
+}
+
+// close ends the socket with a close frame after what is queued, or, with drop, instead of it. The first call counts.
+func (c *socket) close(code int, reason string, drop bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closeLocked(code, reason, drop)
+}
+
+func (c *socket) closeLocked(code int, reason string, drop bool) {
+	if c.closing {
+		return
+	}
+	c.closing, c.code, c.reason = true, code, reason
+	if drop {
+		for _, f := range c.queue {
+			c.queued -= len(f.data)
+		}
+		c.queue = nil
+	}
+	if c.room != nil {
+		close(c.room)
+		c.room = nil
+	}
+	c.startWriter()
+}
+
+func (c *socket) ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closing
+}
+
+// abort cuts the connection.
+func (c *socket) abort() { _ = c.conn.Close() }
+
+func (c *socket) ping() { c.send(frame{kind: websocket.PingMessage}) }
+
+// json queues a server frame. Its members are in the order of the wire's description.
+func (c *socket) json(v any) {
+	b, err := encode(v)
+	if err != nil {
+		c.s.log.Error("encode a frame", "error", err, "trace_id", c.trace)
+		return
+	}
+	c.send(frame{websocket.TextMessage, bytes.TrimSuffix(b, []byte("\n"))})
+}
+
+type errorFrame struct {
+	Type    string          `json:"type"`
+	ID      json.RawMessage `json:"id,omitempty"`
+	Problem Problem         `json:"problem"`
+}
+
+// fail queues an error frame.
+func (c *socket) fail(id json.RawMessage, err error) {
+	trace := newTrace()
+	if host.CodeOf(err) == host.CodeInternal && !isIJSON(err) && !errors.Is(err, context.Canceled) {
+		c.s.log.Error("frame failed", "trace_id", trace, "error", err)
+	}
+	c.json(errorFrame{"error", id, problemOf(err, trace)})
+}
+
+// begin tells the client who it is; once a socket, as soon as that is known.
+func (c *socket) begin() {
+	c.s.sockets.watch(c, c.actor.KeyID)
+	if !c.current() {
+		c.close(closeRevoked, "the key was revoked", true)
+		return
+	}
+	c.json(struct {
+		Type      string    `json:"type"`
+		Principal string    `json:"principal"`
+		Time      host.Time `json:"time"`
+		Tenant    string    `json:"tenant"`
+		Kind      string    `json:"kind"`
+		Roles     []string  `json:"roles"`
+	}{"welcome", c.actor.ID, host.Time(c.s.opts.Now()), c.actor.Tenant, c.actor.Kind, listOf(c.actor.Roles)})
+}
+
+// eventFrame puts a stored event into a frame by hand: its data is JSON already, and encoding it again for each of 10,000
+// readers would be most of the work.
+func eventFrame(id json.RawMessage, cursor string, e host.Event) frame {
+	b := make([]byte, 0, len(e.Data)+len(id)+len(cursor)+64)
+	b = append(b, `{"type":"event","id":`...)
+	b = append(b, id...)
+	switch {
+	case cursor != "":
+		b = append(b, `,"cursor":`...)
+		b = strconv.AppendQuote(b, cursor) // cursors are ASCII without control characters
+	case e.Seq != 0:
+		b = append(b, `,"seq":`...)
+		b = strconv.AppendUint(b, e.Seq, 10)
+	}
+	b = append(b, `,"event":`...)
+	b = append(b, e.Data...)
+	return frame{websocket.TextMessage, append(b, '}')}
+}

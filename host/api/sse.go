@@ -1,0 +1,145 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/pawlhost/pawl/host"
+)
+
+// runEvents streams a run's log as server-sent events. A client that comes back with the id it saw last misses nothing
+// and sees nothing twice, since the id is the log's sequence number.
+func runEvents(s *Server, w http.ResponseWriter, r *request) error {
+	from, problem := lastSeen(r)
+	if problem != nil {
+		_, err := s.host.GetRun(r.Context(), r.actor, r.params["run"])
+		return first(err, problem)
+	}
+	ctx, release, err := s.hold(r.Context())
+	if err != nil {
+		return err
+	}
+	defer release()
+	ctx, stop := s.untilRevoked(ctx, r.actor)
+	defer stop()
+	if err := s.authenticate(r); err != nil { // again: the key may have been revoked before it was watched
+		return err
+	}
+	run, head, stream, err := s.host.WatchRun(ctx, r.actor, r.params["run"], &from)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	if run.State.Ended() && from >= head {
+		// 204 tells an EventSource to stop coming back; any other end makes it connect again for ever.
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store, no-transform")
+	h.Set("X-Accel-Buffering", "no") // nginx would hold events back until its buffer is full
+	h.Set("Connection", "close")     // its write deadline must not outlive it
+	w.WriteHeader(http.StatusOK)
+	out := eventWriter{w: w, rc: http.NewResponseController(w), timeout: s.opts.WriteTimeout}
+	defer s.metrics.stream()()
+	if out.comment() != nil {
+		return nil
+	}
+	for {
+		wait, cancel := context.WithTimeout(ctx, s.opts.Heartbeat)
+		events, err := stream.Next(wait)
+		idle := wait.Err() != nil
+		cancel()
+		switch {
+		case err == nil:
+			err = out.events(events)
+		case ctx.Err() != nil:
+			return nil // the client left, or the host drains: it comes back with its cursor
+		case errors.Is(err, io.EOF):
+			return nil
+		case idle:
+			err = out.comment()
+		default:
+			p, _ := json.Marshal(problemOf(err, r.trace))
+			_ = out.write("event: error\ndata: " + string(p) + "\n\n")
+			if host.CodeOf(err) == host.CodeInternal {
+				return err // into the log; the status is sent
+			}
+			return nil
+		}
+		if err != nil {
+			return nil // the client is gone or stuck
+		}
+	}
+}
+
+// lastSeen reads where to go on: EventSource's own header, which is newer than the URL, or ?after=; else the first event.
+func lastSeen(r *request) (uint64, error) {
+	v := r.Header.Get("Last-Event-ID")
+	if v == "" {
+		v = r.query().Get("after")
+	}
+	if v == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(v, 10, 64)
+	if err != nil {
+		return 0, invalid("", "Last-Event-ID and after must be the id of an event, a number")
+	}
+	return n, nil
+}
+
+// untilRevoked ends ctx when the actor's key is revoked.
+func (s *Server) untilRevoked(ctx context.Context, a host.Actor) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	revoked, release := s.host.Revoked(a.KeyID)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-revoked:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(); <-done; release() }
+}
+
+// eventWriter writes events with a deadline each, so that a client which stopped reading holds its stream no longer.
+type eventWriter struct {
+	w       io.Writer
+	rc      *http.ResponseController
+	timeout time.Duration
+	buf     bytes.Buffer
+}
+
+func (e *eventWriter) comment() error { return e.write(": \n\n") }
+
+func (e *eventWriter) events(events []host.Event) error {
+	e.buf.Reset()
+	for _, ev := range events {
+		if ev.Seq != 0 {
+			e.buf.WriteString("id: " + strconv.FormatUint(ev.Seq, 10) + "\n")
+		}
+		e.buf.WriteString("event: " + ev.Type + "\ndata: ")
+		// A line break would end the field; in JSON text it is white space and nothing else.
+		e.buf.Write(bytes.ReplaceAll(bytes.ReplaceAll(ev.Data, []byte("\n"), nil), []byte("\r"), nil))
+		e.buf.WriteString("\n\n")
+	}
+	return e.write(e.buf.String())
+}
+
+func (e *eventWriter) write(text string) error {
+	_ = e.rc.SetWriteDeadline(time.Now().Add(e.timeout)) // unsupported only where there is no connection
+	if _, err := io.WriteString(e.w, text); err != nil {
+		return err
+	}
+	return e.rc.Flush()
+}

@@ -1,0 +1,377 @@
+package api
+
+import (
+	"bufio"
+	"encoding/json"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/gorilla/websocket"
+
+	"github.com/pawlhost/pawl/host"
+)
+
+const (
+	subprotocol    = "pawl.v1"
+	ticketProtocol = "pawl.ticket."
+)
+
+// webSocket upgrades a request. The origin comes first, so that a foreign page learns nothing about its visitor's
+// credentials; then the credential, if one was sent; then whether this is an upgrade at all.
+func webSocket(s *Server, w http.ResponseWriter, r *request) error {
+	if !s.originAllowed(r.Request) {
+		return &host.Error{Code: host.CodeForbidden, Detail: "pages of this origin may not connect: the operator can allow it", Reasons: []string{"foreign origin"}}
+	}
+	upgrade := websocket.IsWebSocketUpgrade(r.Request)
+	offered := protocols(r.Header)
+	authed, current, err := s.wsCredential(r, offered)
+	if err != nil {
+		return err
+	}
+	if authed {
+		if err := s.limit(w, r.actor); err != nil {
+			return err
+		}
+		if err := s.host.May(r.Context(), r.actor, "ws.connect"); err != nil {
+			return err
+		}
+	}
+	if !upgrade {
+		if !authed {
+			return errNoKey()
+		}
+		return &host.Error{Code: codeUpgradeRequired, Detail: "this route speaks WebSocket: send an upgrade"}
+	}
+	if !acceptable(offered) {
+		return invalid("", "none of the offered subprotocols is "+subprotocol)
+	}
+	if s.draining.Err() != nil {
+		return errDraining()
+	}
+	c := newSocket(s, r.trace)
+	c.actor, c.authed, c.current = r.actor, authed, current
+	up := websocket.Upgrader{
+		ReadBufferSize: 1024, WriteBufferSize: 4096, WriteBufferPool: &writeBuffers,
+		Subprotocols: []string{subprotocol},
+		CheckOrigin:  func(*http.Request) bool { return true }, // asked above
+		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
+			w.Header().Set("Sec-WebSocket-Version", "13")
+			fail(w, invalid("", strings.TrimPrefix(reason.Error(), "websocket: ")), r.trace)
+		},
+	}
+	c.ws, err = up.Upgrade(pacing{w, c}, r.Request, nil)
+	if err != nil {
+		return nil //nolint:nilerr // answered by Error above, or the connection is gone
+	}
+	if !s.sockets.add(c) {
+		_ = c.conn.Close()
+	}
+	return nil
+}
+
+// originAllowed: a browser always tells the origin of a WebSocket's page, and no page can hide or change it. A client
+// without one is not a browser. Scheme, host and port count; X-Forwarded headers do not, since anybody can send them.
+func (s *Server) originAllowed(r *http.Request) bool {
+	origins := r.Header.Values("Origin")
+	if len(origins) == 0 {
+		return true
+	}
+	if len(origins) > 1 {
+		return false
+	}
+	scheme := "http://"
+	if r.TLS != nil {
+		scheme = "https://"
+	}
+	origin := strings.ToLower(origins[0])
+	return origin == scheme+strings.ToLower(r.Host) || s.origins[origin]
+}
+
+func protocols(h http.Header) []string {
+	var all []string
+	for _, line := range h.Values("Sec-WebSocket-Protocol") {
+		for p := range strings.SplitSeq(line, ",") {
+			if p = strings.TrimSpace(p); p != "" {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// acceptable: a client that names protocols must name ours; a ticket is a credential and not a protocol, and is never
+// echoed, so a client that sends one has to offer ours beside it. One that names none takes what comes.
+func acceptable(offered []string) bool {
+	if len(offered) == 0 {
+		return true
+	}
+	for _, p := range offered {
+		if p == subprotocol {
+			return true
+		}
+	}
+	return false
+}
+
+// wsCredential authenticates by the Authorization header or a ticket. A credential that is there and bad is an error; none
+// is fine, the socket then has to say hello. current tells whether the credential still holds; it is asked once more when
+// the socket is registered for its revocation, which may have come in between.
+func (s *Server) wsCredential(r *request, offered []string) (authed bool, current func() bool, err error) {
+	if len(r.Header.Values("Authorization")) > 0 {
+		return true, func() bool { return s.authenticate(r) == nil }, s.authenticate(r)
+	}
+	found, tickets := "", 0
+	for _, p := range offered {
+		if t, ok := strings.CutPrefix(p, ticketProtocol); ok {
+			found = t
+			tickets++
+		}
+	}
+	if tickets == 0 {
+		return false, nil, nil
+	}
+	k, ok := s.tickets.redeem(found)
+	if tickets > 1 || !ok {
+		return false, nil, errTicket()
+	}
+	r.actor = k.actor
+	return true, k.current, nil
+}
+
+func errTicket() *host.Error {
+	return &host.Error{Code: host.CodeUnauthenticated, Detail: "the ticket is unknown, used or expired: POST /v1/ws/ticket gives another"}
+}
+
+// pacing hands the upgrader a connection with our write deadlines.
+type pacing struct {
+	http.ResponseWriter
+	c *socket
+}
+
+// Hijack implements http.Hijacker.
+func (p pacing) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	raw, rw, err := p.ResponseWriter.(http.Hijacker).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	if t, ok := raw.(interface{ SetWriteBuffer(int) error }); ok {
+		_ = t.SetWriteBuffer(sendBuffer)
+	}
+	o := p.c.s.opts
+	p.c.conn = &pacedConn{Conn: raw, stall: o.WriteTimeout, linger: o.Linger, onStall: func() {
+		p.c.close(closeSlow, "events are not read", true)
+	}}
+	p.c.conn.heard.Store(time.Now().UnixNano())
+	return p.c.conn, rw, nil
+}
+
+// The client's frames. ID is echoed as it came, so it may be a string or a number.
+type (
+	helloFrame struct {
+		Type  string          `json:"type"`
+		ID    json.RawMessage `json:"id"`
+		Token *string         `json:"token"`
+	}
+	subscribeFrame struct {
+		Type  string          `json:"type"`
+		ID    json.RawMessage `json:"id"`
+		Run   string          `json:"run"`
+		Queue bool            `json:"queue"`
+		After json.RawMessage `json:"after"`
+	}
+	idFrame struct {
+		Type string          `json:"type"`
+		ID   json.RawMessage `json:"id"`
+	}
+	decideFrame struct {
+		Type string          `json:"type"`
+		ID   json.RawMessage `json:"id"`
+		Run  string          `json:"run"`
+		decisionsBody
+	}
+	resumeFrame struct {
+		Type string          `json:"type"`
+		ID   json.RawMessage `json:"id"`
+		resumeBody
+	}
+)
+
+// handle answers one client frame. It returns true when the socket must end for want of authentication.
+func (c *socket) handle(data []byte) (end bool) {
+	typ, id, err := envelope(data)
+	if !c.authed && (err != nil || typ != "hello") {
+		c.fail(id, &host.Error{Code: host.CodeUnauthenticated, Detail: "say hello with a token first"})
+		return true
+	}
+	if err == nil {
+		if typ == "hello" {
+			return c.hello(id, data)
+		}
+		err = c.c2s(typ, id, data)
+	}
+	if err != nil {
+		c.fail(id, err)
+	}
+	return false
+}
+
+// envelope reads type and id. The id is returned if it is readable, also with an error.
+func envelope(data []byte) (typ string, id json.RawMessage, err error) {
+	if err := object(data); err != nil {
+		return "", nil, err
+	}
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal(data, &m); err != nil {
+		return "", nil, err
+	}
+	if raw, ok := m["id"]; ok {
+		switch k := jsontext.Value(raw).Kind(); {
+		case k != '"' && k != '0':
+			return "", nil, invalid("/id", "wrong type: a string or a number is needed here")
+		case len(raw) > 256:
+			return "", nil, invalid("/id", "an id is at most 256 bytes")
+		}
+		id = raw
+	}
+	raw, ok := m["type"]
+	if !ok {
+		return "", id, missing("/type")
+	}
+	if err := json.Unmarshal(raw, &typ); err != nil || typ == "" {
+		return "", id, invalid("/type", "wrong type: a string is needed here")
+	}
+	return typ, id, nil
+}
+
+func (c *socket) hello(id json.RawMessage, data []byte) (end bool) {
+	var f helloFrame
+	err := unmarshal(data, &f)
+	switch {
+	case err != nil && c.authed:
+		c.fail(id, err)
+		return false
+	case err != nil || f.Token == nil && !c.authed:
+		c.fail(id, &host.Error{Code: host.CodeUnauthenticated, Detail: "say hello with a token first"})
+		return true
+	case f.Token == nil:
+		return false
+	}
+	a, err := c.s.host.Authenticate(c.ctx, *f.Token)
+	if err == nil && !c.authed {
+		err = c.s.host.May(c.ctx, a, "ws.connect")
+	}
+	if err != nil {
+		c.fail(id, err)
+		return true
+	}
+	if c.authed {
+		if a.Tenant != c.actor.Tenant || a.ID != c.actor.ID {
+			c.fail(id, invalid("/token", "this socket belongs to another principal: open one for each"))
+		}
+		return false
+	}
+	c.actor, c.authed = a, true
+	c.mu.Lock()
+	if !c.closing {
+		_ = c.conn.SetReadDeadline(time.Time{})
+	}
+	c.mu.Unlock()
+	token := *f.Token
+	c.current = func() bool { _, err := c.s.host.Authenticate(c.ctx, token); return err == nil }
+	c.begin()
+	return false
+}
+
+// c2s handles a frame of an authenticated client.
+func (c *socket) c2s(typ string, id json.RawMessage, data []byte) error {
+	if err := c.s.limit(nil, c.actor); err != nil {
+		return err
+	}
+	if id == nil && (typ == "subscribe" || typ == "unsubscribe" || typ == "decide" || typ == "resume") {
+		return missing("/id")
+	}
+	switch typ {
+	case "subscribe":
+		return c.subscribe(id, data)
+	case "unsubscribe":
+		if err := unmarshal(data, &idFrame{}); err != nil {
+			return err
+		}
+		c.unsubscribe(string(id))
+		c.ack(id, nil)
+		return nil
+	case "decide":
+		return c.decide(id, data)
+	case "resume":
+		return c.resume(id, data)
+	case "ping":
+		if err := unmarshal(data, &idFrame{}); err != nil {
+			return err
+		}
+		c.json(struct {
+			Type string          `json:"type"`
+			ID   json.RawMessage `json:"id,omitempty"`
+		}{"pong", id})
+		return nil
+	}
+	return invalid("/type", "unknown type: use hello, subscribe, unsubscribe, decide, resume or ping")
+}
+
+func (c *socket) ack(id json.RawMessage, run *host.Run) {
+	c.json(struct {
+		Type string          `json:"type"`
+		ID   json.RawMessage `json:"id"`
+		Run  *host.Run       `json:"run,omitempty"`
+	}{"ack", id, run})
+}
+
+// decide and resume are the same verbs as over HTTP, without an Idempotency-Key: who lost an answer looks at the run.
+func (c *socket) decide(id json.RawMessage, data []byte) error {
+	var head struct {
+		Run json.RawMessage `json:"run"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return err
+	}
+	var name string
+	if head.Run == nil {
+		return missing("/run")
+	}
+	if err := json.Unmarshal(head.Run, &name); err != nil || name == "" {
+		return invalid("/run", "wrong type: a run's id is needed here")
+	}
+	run, err := c.s.host.Decide(c.ctx, c.actor, name, host.Idempotency{}, func() (host.Answer, error) {
+		var f decideFrame
+		if err := unmarshal(data, &f); err != nil {
+			return host.Answer{}, err
+		}
+		return f.answer()
+	})
+	if err != nil {
+		return err
+	}
+	c.ack(id, &run)
+	return nil
+}
+
+func (c *socket) resume(id json.RawMessage, data []byte) error {
+	token, err := resumeToken(data)
+	if err != nil {
+		return err
+	}
+	run, err := c.s.host.Resume(c.ctx, c.actor, token, host.Idempotency{}, func() (host.Answer, error) {
+		var f resumeFrame
+		if err := unmarshal(data, &f); err != nil {
+			return host.Answer{}, err
+		}
+		return f.answer()
+	})
+	if err != nil {
+		return err
+	}
+	c.ack(id, &run)
+	return nil
+}
