@@ -24,8 +24,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -121,7 +121,7 @@ func Open(dir string, opts Options) (*Store, error) {
 	}
 	db, err := badger.Open(badgerOptions(dir, opts))
 	switch {
-	case errors.Is(err, syscall.EWOULDBLOCK):
+	case err != nil && strings.Contains(err.Error(), "Cannot acquire directory lock"): // Badger keeps no error to test for
 		return nil, fmt.Errorf("%w: %s: stop the other pawl that uses this directory, or choose another one",
 			store.ErrLocked, dir)
 	case err != nil:

@@ -16,3 +16,16 @@ func (o Options) WithFreeSpace(f func(string) (uint64, bool)) Options { o.freeSp
 
 // Badger is the engine below, for compaction on demand and for reading raw keys.
 func (s *Store) Badger() *badger.DB { return s.db }
+
+// Waiting is the number of changes that no fold has taken yet.
+func (s *Store) Waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue)
+}
+
+// Format is the newest known store format, and KeyFormat where a directory says its own.
+const (
+	Format    = format
+	KeyFormat = keyFormat
+)
