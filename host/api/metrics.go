@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pawlhost/pawl/host"
 )
 
 // metrics counts requests and shows the host's own numbers. Labels are routes and never paths, so that their number is
@@ -25,7 +27,7 @@ func newMetrics(s *Server) *metrics {
 		seconds:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "pawl_http_request_seconds", Help: "Time to answer, waits included.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 8)}, []string{"route"}),
 	}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(m.requests, m.seconds,
+	reg.MustRegister(m.requests, m.seconds, hostStats{s.host},
 		gauge("pawl_websockets", "Open WebSockets.", func() float64 { return float64(s.sockets.count()) }),
 		gauge("pawl_event_streams", "Open server-sent event streams.", func() float64 { return float64(m.streams.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pawl_info", Help: "1, with the version.", ConstLabels: prometheus.Labels{"version": s.opts.Version}}, func() float64 { return 1 }),
@@ -62,4 +64,45 @@ func serveMetrics(s *Server, w http.ResponseWriter, r *request) error {
 	}
 	s.metrics.handler.ServeHTTP(w, r.Request)
 	return nil
+}
+
+// hostStats shows the host's numbers as they are when they are asked for.
+type hostStats struct{ host *host.Host }
+
+var (
+	waitingDesc   = prometheus.NewDesc("pawl_runs_waiting", "Runs that wait for a worker.", nil, nil)
+	drivenDesc    = prometheus.NewDesc("pawl_runs_driven", "Runs that a worker drives now.", nil, nil)
+	commitsDesc   = prometheus.NewDesc("pawl_commits_total", "Committed steps of runs.", nil, nil)
+	runsDesc      = prometheus.NewDesc("pawl_run_transitions_total", "Runs that were created, paused, decided, finished.", []string{"to"}, nil)
+	expiredDesc   = prometheus.NewDesc("pawl_approvals_expired_total", "Pauses that nobody answered in time.", nil, nil)
+	refusedDesc   = prometheus.NewDesc("pawl_refusals_total", "Refused acts; of repeated ones the audit log has one row a minute, this counts all.", nil, nil)
+	abandonedDesc = prometheus.NewDesc("pawl_policy_abandoned_total", "Policy evaluations that ran out of time.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (hostStats) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{waitingDesc, drivenDesc, commitsDesc, runsDesc, expiredDesc, refusedDesc, abandonedDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c hostStats) Collect(ch chan<- prometheus.Metric) {
+	v := c.host.Stats()
+	gauge := func(d *prometheus.Desc, n int) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n))
+	}
+	total := func(d *prometheus.Desc, n int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	gauge(waitingDesc, v.Waiting)
+	gauge(drivenDesc, v.Driven)
+	total(commitsDesc, v.Commits)
+	total(runsDesc, v.Created, "created")
+	total(runsDesc, v.Paused, "paused")
+	total(runsDesc, v.Decided, "decided")
+	total(runsDesc, v.Finished, "finished")
+	total(expiredDesc, v.Expired)
+	total(refusedDesc, v.Refused)
+	total(abandonedDesc, v.PolicyAbandoned)
 }

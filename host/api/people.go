@@ -40,9 +40,6 @@ func listApprovals(s *Server, w http.ResponseWriter, r *request) error {
 	q := r.query()
 	p, problem := page(q)
 	state := q.Get("state")
-	if problem == nil {
-		problem = oneOf("state", state, approvalStates)
-	}
 	if problem != nil {
 		state = ""
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/pawlhost/pawl/host"
@@ -52,32 +53,56 @@ func runEvents(s *Server, w http.ResponseWriter, r *request) error {
 	if out.comment() != nil {
 		return nil
 	}
-	for {
-		wait, cancel := context.WithTimeout(ctx, s.opts.Heartbeat)
-		events, err := stream.Next(wait)
-		idle := wait.Err() != nil
-		cancel()
-		switch {
-		case err == nil:
-			err = out.events(events)
-		case ctx.Err() != nil:
-			return nil // the client left, or the host drains: it comes back with its cursor
-		case errors.Is(err, io.EOF):
-			return nil
-		case idle:
-			err = out.comment()
-		default:
-			p, _ := json.Marshal(problemOf(err, r.trace))
-			_ = out.write("event: error\ndata: " + string(p) + "\n\n")
-			if host.CodeOf(err) == host.CodeInternal {
-				return err // into the log; the status is sent
+	// The stream's own context ends it; a heartbeat must not, since an event that is being read would be lost with it.
+	next := make(chan batch)
+	reader := make(chan struct{})
+	go func() {
+		defer close(reader)
+		for {
+			events, err := stream.Next(ctx)
+			select {
+			case next <- batch{events, err}:
+			case <-ctx.Done():
+				return
 			}
-			return nil
+			if err != nil {
+				return
+			}
+		}
+	}()
+	defer func() { stop(); <-reader }() // before the stream is closed
+	beat := time.NewTicker(s.opts.Heartbeat)
+	defer beat.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil // the client left, its key was revoked, or the host drains: it comes back with its cursor
+		case <-beat.C:
+			err = out.comment()
+		case b := <-next:
+			switch {
+			case b.err == nil:
+				beat.Reset(s.opts.Heartbeat)
+				err = out.events(b.events)
+			case errors.Is(b.err, io.EOF) || ctx.Err() != nil:
+				return nil
+			default:
+				p, _ := json.Marshal(problemOf(b.err, r.trace))
+				_ = out.write("event: error\ndata: " + string(p) + "\n\n")
+				return b.err // the status is sent; the log may want it
+			}
 		}
 		if err != nil {
 			return nil // the client is gone or stuck
 		}
 	}
+}
+
+// batch is what one read of a stream gave.
+type batch struct {
+	events []host.Event
+	err    error
 }
 
 // lastSeen reads where to go on: EventSource's own header, which is newer than the URL, or ?after=; else the first event.
@@ -109,7 +134,7 @@ func (s *Server) untilRevoked(ctx context.Context, a host.Actor) (context.Contex
 		case <-ctx.Done():
 		}
 	}()
-	return ctx, func() { cancel(); <-done; release() }
+	return ctx, sync.OnceFunc(func() { cancel(); <-done; release() })
 }
 
 // eventWriter writes events with a deadline each, so that a client which stopped reading holds its stream no longer.
