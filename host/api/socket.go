@@ -52,8 +52,8 @@ type socket struct {
 	// of the reader
 	actor   host.Actor
 	authed  bool
-	current func() bool // whether the credential still holds
-	watched string      // the key, of the hub
+	current func(context.Context) bool // whether the credential still holds
+	watched string                     // the key, of the hub
 	trace   string
 
 	pumps sync.WaitGroup
@@ -324,7 +324,7 @@ func (c *socket) fail(id json.RawMessage, err error) {
 // begin tells the client who it is; once a socket, as soon as that is known.
 func (c *socket) begin() {
 	c.s.sockets.watch(c, c.actor.KeyID)
-	if !c.current() {
+	if !c.current(c.ctx) {
 		c.close(closeRevoked, "the key was revoked", true)
 		return
 	}

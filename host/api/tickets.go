@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"sync"
@@ -33,7 +34,7 @@ type ticket struct {
 
 // current reports whether the key still holds that the ticket was issued for. It is called once, when somebody else watches
 // the key.
-func (k ticket) current() bool {
+func (k ticket) current(context.Context) bool {
 	defer k.release()
 	select {
 	case <-k.revoked:

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -119,9 +120,10 @@ func acceptable(offered []string) bool {
 // wsCredential authenticates by the Authorization header or a ticket. A credential that is there and bad is an error; none
 // is fine, the socket then has to say hello. current tells whether the credential still holds; it is asked once more when
 // the socket is registered for its revocation, which may have come in between.
-func (s *Server) wsCredential(r *request, offered []string) (authed bool, current func() bool, err error) {
+func (s *Server) wsCredential(r *request, offered []string) (authed bool, current func(context.Context) bool, err error) {
 	if len(r.Header.Values("Authorization")) > 0 {
-		return true, func() bool { return s.authenticate(r) == nil }, s.authenticate(r)
+		key, _ := bearer(r.Header)
+		return true, s.holds(key), s.authenticate(r)
 	}
 	found, tickets := "", 0
 	for _, p := range offered {
@@ -139,6 +141,14 @@ func (s *Server) wsCredential(r *request, offered []string) (authed bool, curren
 	}
 	r.actor = k.actor
 	return true, k.current, nil
+}
+
+// holds makes a check of a key for later, when its request is over.
+func (s *Server) holds(key string) func(context.Context) bool {
+	return func(ctx context.Context) bool {
+		_, err := s.host.Authenticate(ctx, key)
+		return err == nil
+	}
 }
 
 func errTicket() *host.Error {
@@ -279,8 +289,7 @@ func (c *socket) hello(id json.RawMessage, data []byte) (end bool) {
 		_ = c.conn.SetReadDeadline(time.Time{})
 	}
 	c.mu.Unlock()
-	token := *f.Token
-	c.current = func() bool { _, err := c.s.host.Authenticate(c.ctx, token); return err == nil }
+	c.current = c.s.holds(*f.Token)
 	c.begin()
 	return false
 }
