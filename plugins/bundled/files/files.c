@@ -18,13 +18,16 @@ enum {
 
 enum outcome { FOUND, ABSENT, FAILED }; /* FAILED: the call's error is set */
 
-static pawl_str say(const char *before, pawl_str what, const char *after) {
-  pawl_buf b = {0};
-  pawl_lit(&b, before);
-  pawl_raw(&b, what);
-  pawl_lit(&b, after);
-  return pawl_text(&b);
+static pawl_str join(pawl_str a, pawl_str b, pawl_str c) {
+  pawl_buf all = {0};
+  pawl_room(&all, a.n + b.n + c.n);
+  pawl_raw(&all, a);
+  pawl_raw(&all, b);
+  pawl_raw(&all, c);
+  return pawl_text(&all);
 }
+
+#define say(before, what, after) join(PAWL_STR(before), what, PAWL_STR(after))
 
 static enum outcome fail(const char *code, pawl_str message) {
   pawl_fail(pawl_cstr(code), message, false);
@@ -39,9 +42,9 @@ static enum outcome refused(pawl_answer a) {
 static pawl_str file_key(pawl_str path) { return say("file", path, ""); }
 
 static pawl_str part_key(pawl_str path, size_t part) {
-  char digits[7] = "//0000";
+  char digits[6] = "//0000";
   for (int i = 5; i > 1; i--, part /= 10) digits[i] = (char)('0' + part % 10);
-  return say("more", path, digits);
+  return join(PAWL_STR("more"), path, (pawl_str){digits, sizeof digits});
 }
 
 static enum outcome get(pawl_str key, pawl_str *value) {
@@ -194,9 +197,10 @@ static int ls(pawl_str path) {
         break;
       }
       if (below) dir = name;
-      pawl_lit(&out, entries++ ? ",{\"name\":" : "{\"name\":");
+      if (entries++) pawl_lit(&out, ",");
+      pawl_lit(&out, "{\"name\":");
       pawl_quote(&out, name);
-      pawl_lit(&out, below ? ",\"type\":\"directory\"}" : ",\"type\":\"file\"}");
+      pawl_raw(&out, below ? PAWL_STR(",\"type\":\"directory\"}") : PAWL_STR(",\"type\":\"file\"}"));
     }
     /* The largest character ends a directory: step over it, however full it is. */
     if (after.n && below) {
@@ -214,7 +218,7 @@ static int ls(pawl_str path) {
     if (o == ABSENT) not_found(path);
     return 1;
   }
-  pawl_lit(&out, truncated ? "],\"truncated\":true}" : "]}");
+  pawl_raw(&out, truncated ? PAWL_STR("],\"truncated\":true}") : PAWL_STR("]}"));
   return pawl_output(pawl_text(&out));
 }
 
@@ -261,7 +265,7 @@ static int write_file(pawl_str path, pawl_str content) {
   pawl_quote(&out, path);
   pawl_lit(&out, ",\"bytes\":");
   pawl_int(&out, (int64_t)content.n);
-  pawl_lit(&out, o == ABSENT ? ",\"created\":true}" : ",\"created\":false}");
+  pawl_raw(&out, o == ABSENT ? PAWL_STR(",\"created\":true}") : PAWL_STR(",\"created\":false}"));
   return pawl_output(pawl_text(&out));
 }
 

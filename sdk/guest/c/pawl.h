@@ -37,7 +37,8 @@ typedef struct {
   size_t n;
 } pawl_str;
 
-#define PAWL_STR(literal) ((pawl_str){(literal), sizeof(literal) - 1})
+/* A literal's; anything else does not compile. */
+#define PAWL_STR(literal) ((pawl_str){"" literal, sizeof("" literal) - 1})
 
 PAWL_FN pawl_str pawl_cstr(const char *s) {
   size_t n = 0;
@@ -45,9 +46,21 @@ PAWL_FN pawl_str pawl_cstr(const char *s) {
   return (pawl_str){s, n};
 }
 
+/* A host that can stop a guest at any time looks in once per turn of a loop, and
+ * that costs ten times what the turn does. So the loops over bytes here take
+ * eight at a time, or thirty-two. */
+PAWL_FN uint64_t pawl_word(const char *p) {
+  uint64_t w;
+  __builtin_memcpy(&w, p, sizeof w);
+  return w;
+}
+
 PAWL_FN bool pawl_eq(pawl_str a, pawl_str b) {
   if (a.n != b.n) return false;
-  for (size_t i = 0; i < a.n; i++)
+  size_t i = 0;
+  for (; i + 8 <= a.n; i += 8)
+    if (pawl_word(a.p + i) != pawl_word(b.p + i)) return false;
+  for (; i < a.n; i++)
     if (a.p[i] != b.p[i]) return false;
   return true;
 }
@@ -119,7 +132,7 @@ PAWL_FN void pawl_raw(pawl_buf *b, pawl_str s) {
   b->n += s.n;
 }
 
-PAWL_FN void pawl_lit(pawl_buf *b, const char *s) { pawl_raw(b, pawl_cstr(s)); }
+#define pawl_lit(buf, literal) pawl_raw(buf, PAWL_STR(literal))
 
 PAWL_FN void pawl_int(pawl_buf *b, int64_t v) {
   char d[20];
@@ -137,51 +150,63 @@ PAWL_FN char pawl_escape(unsigned char c) {
   return "uuuuuuuubtnufruuuuuuuuuuuuuuuuuu"[c];
 }
 
+/* One bit in each byte of w that is a quote, a backslash or a control character;
+ * above the lowest of them there may be false ones. */
+PAWL_FN uint64_t pawl_marks(uint64_t w) {
+  const uint64_t ones = 0x0101010101010101, tops = ones << 7;
+  uint64_t quote = w ^ ones * '"', slash = w ^ ones * '\\';
+  return (((quote - ones) & ~quote) | ((slash - ones) & ~slash) | ((w - ones * 0x20) & ~w)) & tops;
+}
+
+/* The first offset from i on of a quote, a backslash or a control character. */
+PAWL_FN size_t pawl_plain(pawl_str s, size_t i) {
+  for (; i + 32 <= s.n; i += 32) {
+    uint64_t a = pawl_marks(pawl_word(s.p + i)), b = pawl_marks(pawl_word(s.p + i + 8));
+    uint64_t c = pawl_marks(pawl_word(s.p + i + 16)), d = pawl_marks(pawl_word(s.p + i + 24));
+    if (!(a | b | c | d)) continue;
+    if (a) return i + ((size_t)__builtin_ctzll(a) >> 3);
+    if (b) return i + 8 + ((size_t)__builtin_ctzll(b) >> 3);
+    if (c) return i + 16 + ((size_t)__builtin_ctzll(c) >> 3);
+    return i + 24 + ((size_t)__builtin_ctzll(d) >> 3);
+  }
+  for (; i + 8 <= s.n; i += 8) {
+    uint64_t a = pawl_marks(pawl_word(s.p + i));
+    if (a) return i + ((size_t)__builtin_ctzll(a) >> 3);
+  }
+  while (i < s.n && !pawl_escape((unsigned char)s.p[i])) i++;
+  return i;
+}
+
 /* How many bytes s takes as a JSON string, quotes included. */
 PAWL_FN size_t pawl_quoted(pawl_str s) {
-  size_t n = 2;
-  for (size_t i = 0; i < s.n; i++) {
-    char e = pawl_escape((unsigned char)s.p[i]);
-    n += e == 0 ? 1 : e == 'u' ? 6 : 2;
-  }
+  size_t n = s.n + 2;
+  for (size_t i = pawl_plain(s, 0); i < s.n; i = pawl_plain(s, i + 1)) n += pawl_escape((unsigned char)s.p[i]) == 'u' ? 5 : 1;
   return n;
 }
 
 /* s, which must be UTF-8, as a JSON string. */
 PAWL_FN void pawl_quote(pawl_buf *b, pawl_str s) {
-  size_t len = pawl_quoted(s);
-  char *o = pawl_room(b, len);
-  b->n += len;
-  *o++ = '"';
-  if (len == s.n + 2) { /* nothing to escape */
-    if (s.n) __builtin_memcpy(o, s.p, s.n);
-    o += s.n;
-  } else {
-    for (size_t i = 0; i < s.n; i++) {
-      unsigned char c = (unsigned char)s.p[i];
-      char e = pawl_escape(c);
-      if (!e) {
-        *o++ = (char)c;
-        continue;
-      }
-      *o++ = '\\';
-      *o++ = e;
-      if (e == 'u') {
-        *o++ = '0';
-        *o++ = '0';
-        *o++ = (char)('0' + (c >> 4));
-        *o++ = "0123456789abcdef"[c & 15];
-      }
-    }
+  pawl_room(b, s.n + 2);
+  pawl_lit(b, "\"");
+  for (size_t i = 0;;) {
+    size_t end = pawl_plain(s, i);
+    pawl_raw(b, (pawl_str){s.p + i, end - i});
+    if (end == s.n) break;
+    unsigned char c = (unsigned char)s.p[end];
+    char escape[6] = {'\\', pawl_escape(c), '0', '0', (char)('0' + (c >> 4)), "0123456789abcdef"[c & 15]};
+    pawl_raw(b, (pawl_str){escape, escape[1] == 'u' ? 6 : 2});
+    i = end + 1;
   }
-  *o = '"';
+  pawl_lit(b, "\"");
 }
 
 PAWL_FN pawl_str pawl_text(const pawl_buf *b) { return (pawl_str){b->p, b->n}; }
 
 /* ---- reading JSON ------------------------------------------------------ */
-/* The host sends well-formed JSON. Whatever else arrives is never read past
- * its end, and yields "none" or an unspecified value. */
+/* A pawl_str of JSON begins where its value does and may go on behind it: the
+ * functions stop by themselves, so nothing large is read only to find its end.
+ * pawl_value cuts it there. The host sends well-formed JSON; whatever else
+ * arrives is never read past its end, and yields "none" or some other value. */
 
 PAWL_FN size_t pawl_space(pawl_str s, size_t i) {
   while (i < s.n && (s.p[i] == ' ' || s.p[i] == '\n' || s.p[i] == '\t' || s.p[i] == '\r')) i++;
@@ -190,8 +215,7 @@ PAWL_FN size_t pawl_space(pawl_str s, size_t i) {
 
 /* The offset after the string that begins at i. */
 PAWL_FN size_t pawl_skip_string(pawl_str s, size_t i) {
-  for (i++; i < s.n && s.p[i] != '"'; i++)
-    if (s.p[i] == '\\') i++;
+  for (i = pawl_plain(s, i + 1); i < s.n && s.p[i] != '"';) i = pawl_plain(s, i + (s.p[i] == '\\' ? 2 : 1));
   return i < s.n ? i + 1 : s.n;
 }
 
@@ -218,29 +242,31 @@ PAWL_FN size_t pawl_skip(pawl_str s, size_t i) {
   return s.n;
 }
 
-/* The next element of an array, or the next member's name and value of an
- * object (then *name is its JSON string). *at is 0 at first. False at the end. */
+/* Exactly the value that json begins with. */
+PAWL_FN pawl_str pawl_value(pawl_str json) { return (pawl_str){json.p, pawl_skip(json, 0)}; }
+
+/* The next element of an array, or with name the next member of an object (its
+ * name as JSON). *at is 0 at first. False at the end. */
 PAWL_FN bool pawl_next(pawl_str s, size_t *at, pawl_str *name, pawl_str *value) {
-  size_t i = *at;
-  if (i == 0) {
-    i = pawl_space(s, 0);
+  size_t i = pawl_space(s, *at);
+  if (*at == 0) {
     if (i >= s.n || (s.p[i] != '[' && s.p[i] != '{')) return false;
-    i++;
-  }
-  i = pawl_space(s, i);
-  if (i < s.n && s.p[i] == ',') i = pawl_space(s, i + 1);
-  if (i >= s.n || s.p[i] == ']' || s.p[i] == '}') return false;
-  if (name) {
-    size_t end = pawl_skip(s, i);
-    *name = (pawl_str){s.p + i, end - i};
-    i = pawl_space(s, end);
-    if (i >= s.n || s.p[i] != ':') return false;
+    i = pawl_space(s, i + 1);
+  } else {
+    i = pawl_space(s, pawl_skip(s, i));
+    if (i >= s.n || s.p[i] != ',') return false;
     i = pawl_space(s, i + 1);
   }
-  size_t end = pawl_skip(s, i);
-  if (end == i) return false;
-  *value = (pawl_str){s.p + i, end - i};
-  *at = end;
+  if (i >= s.n || s.p[i] == ']' || s.p[i] == '}') return false;
+  if (name) {
+    *name = pawl_from(s, i);
+    i = pawl_space(s, pawl_skip(s, i));
+    if (i >= s.n || s.p[i] != ':') return false;
+    i = pawl_space(s, i + 1);
+    if (i >= s.n) return false;
+  }
+  *value = pawl_from(s, i);
+  *at = i;
   return true;
 }
 
@@ -255,72 +281,73 @@ PAWL_FN int32_t pawl_hex4(const char *p) {
   return v;
 }
 
-/* The text of a JSON string; false if json is not one. A lone surrogate, which
- * no host sends, becomes U+FFFD. Without an escape nothing is copied. */
-PAWL_FN bool pawl_string(pawl_str json, pawl_str *out) {
-  if (json.n < 2 || json.p[0] != '"' || json.p[json.n - 1] != '"') return false;
-  pawl_str s = {json.p + 1, json.n - 2};
-  size_t i = 0;
-  while (i < s.n && s.p[i] != '\\') i++;
-  if (i == s.n) {
-    *out = s;
-    return true;
+PAWL_FN void pawl_utf8(pawl_buf *b, int32_t u) {
+  char c[4] = {(char)u};
+  size_t n = 1;
+  if (u >= 0x80) {
+    n = u < 0x800 ? 2 : u < 0x10000 ? 3 : 4;
+    c[3] = (char)(0x80 | (u & 63));
+    c[2] = (char)(0x80 | (u >> 6 & 63));
+    c[1] = (char)(0x80 | (u >> 12 & 63));
+    c[0] = (char)(0xF0 | u >> 18);
+    if (n == 3) c[1] = (char)(0xE0 | u >> 12);
+    if (n == 2) c[2] = (char)(0xC0 | u >> 6);
+    pawl_raw(b, (pawl_str){c + 4 - n, n});
+    return;
   }
-  char *o = pawl_alloc(s.n), *start = o;
-  __builtin_memcpy(o, s.p, i);
-  o += i;
-  while (i < s.n) {
-    char c = s.p[i++];
-    if (c != '\\') {
-      *o++ = c;
-      continue;
+  pawl_raw(b, (pawl_str){c, n});
+}
+
+/* The text of a JSON string; false if json does not begin with one. A lone
+ * surrogate, which no host sends, becomes U+FFFD. Without an escape nothing is
+ * copied. */
+PAWL_FN bool pawl_string(pawl_str json, pawl_str *out) {
+  if (json.n < 2 || json.p[0] != '"') return false;
+  pawl_buf text = {0};
+  for (size_t i = 1, end;;) {
+    end = pawl_plain(json, i);
+    if (end == json.n) return false;
+    pawl_str run = {json.p + i, end - i};
+    char c = json.p[end];
+    if (c == '"' && !text.p) {
+      *out = run;
+      return true;
     }
-    if (i == s.n) return false;
-    switch (c = s.p[i++]) {
-      case 'b': *o++ = '\b'; break;
-      case 'f': *o++ = '\f'; break;
-      case 'n': *o++ = '\n'; break;
-      case 'r': *o++ = '\r'; break;
-      case 't': *o++ = '\t'; break;
-      case '"': case '\\': case '/': *o++ = c; break;
+    pawl_raw(&text, run);
+    if (c == '"') break;
+    i = end + 2;
+    if (c != '\\' || i > json.n) return false;
+    switch (c = json.p[end + 1]) {
+      case '"': case '\\': case '/': break;
+      case 'b': c = '\b'; break;
+      case 'f': c = '\f'; break;
+      case 'n': c = '\n'; break;
+      case 'r': c = '\r'; break;
+      case 't': c = '\t'; break;
       case 'u': {
-        int32_t u = s.n - i >= 4 ? pawl_hex4(s.p + i) : -1;
+        int32_t u = json.n - i >= 4 ? pawl_hex4(json.p + i) : -1, low = -1;
         if (u < 0) return false;
         i += 4;
-        if (u >= 0xD800 && u < 0xE000) {
-          int32_t lo = u < 0xDC00 && s.n - i >= 6 && s.p[i] == '\\' && s.p[i + 1] == 'u' ? pawl_hex4(s.p + i + 2) : -1;
-          if (lo >= 0xDC00 && lo < 0xE000) {
-            i += 6;
-            u = 0x10000 + ((u - 0xD800) << 10) + (lo - 0xDC00);
-          } else {
-            u = 0xFFFD;
-          }
+        if (u >= 0xD800 && u < 0xDC00 && json.n - i >= 6 && json.p[i] == '\\' && json.p[i + 1] == 'u') low = pawl_hex4(json.p + i + 2);
+        if (low >= 0xDC00 && low < 0xE000) {
+          i += 6;
+          u = 0x10000 + ((u - 0xD800) << 10) + (low - 0xDC00);
+        } else if (u >= 0xD800 && u < 0xE000) {
+          u = 0xFFFD;
         }
-        if (u < 0x80) {
-          *o++ = (char)u;
-        } else if (u < 0x800) {
-          *o++ = (char)(0xC0 | u >> 6);
-          *o++ = (char)(0x80 | (u & 63));
-        } else if (u < 0x10000) {
-          *o++ = (char)(0xE0 | u >> 12);
-          *o++ = (char)(0x80 | (u >> 6 & 63));
-          *o++ = (char)(0x80 | (u & 63));
-        } else {
-          *o++ = (char)(0xF0 | u >> 18);
-          *o++ = (char)(0x80 | (u >> 12 & 63));
-          *o++ = (char)(0x80 | (u >> 6 & 63));
-          *o++ = (char)(0x80 | (u & 63));
-        }
-        break;
+        pawl_utf8(&text, u);
+        continue;
       }
       default: return false;
     }
+    *pawl_room(&text, 1) = c;
+    text.n++;
   }
-  *out = (pawl_str){start, (size_t)(o - start)};
+  *out = pawl_text(&text);
   return true;
 }
 
-/* The JSON of a member of an object, none if it is not there. */
+/* A member of an object, none if it is not there. */
 PAWL_FN pawl_str pawl_get(pawl_str object, const char *name) {
   pawl_str want = pawl_cstr(name), key, value, text;
   for (size_t at = 0; pawl_next(object, &at, &key, &value);)
@@ -334,12 +361,12 @@ PAWL_FN bool pawl_get_string(pawl_str object, const char *name, pawl_str *out) {
 }
 
 PAWL_FN bool pawl_get_true(pawl_str object, const char *name) {
-  return pawl_eq(pawl_get(object, name), PAWL_STR("true"));
+  return pawl_eq(pawl_value(pawl_get(object, name)), PAWL_STR("true"));
 }
 
 /* ---- calls ------------------------------------------------------------- */
 
-/* An answer: ok is the JSON of its value; or, when ok.n is 0, why not. */
+/* An answer: ok begins with the JSON of its value; or, when ok.n is 0, why not. */
 typedef struct {
   pawl_str ok, code, message;
   bool retryable;
@@ -394,7 +421,8 @@ PAWL_FN int pawl_fail(pawl_str code, pawl_str message, bool retryable) {
     pawl_lit(&b, ",\"code\":");
     pawl_quote(&b, code);
   }
-  pawl_lit(&b, retryable ? ",\"retryable\":true}" : "}");
+  if (retryable) pawl_lit(&b, ",\"retryable\":true");
+  pawl_lit(&b, "}");
   pawl_do("fail", pawl_text(&b));
   return 1;
 }

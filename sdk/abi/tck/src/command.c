@@ -37,7 +37,7 @@ int main(void) {
   pawl_get_string(pawl_get(request, "context"), "nonce", &nonce);
   if (pawl_eq(tool, PAWL_STR("echo"))) { /* what came in, and that nothing follows it */
     printf("{\"arguments\":");
-    print(args);
+    print(pawl_value(args));
     printf(",\"nonce\":%zu,\"more\":%d}", nonce.n, getchar() != EOF);
   } else if (pawl_eq(tool, PAWL_STR("print"))) {
     print_text(text, nonce);
@@ -54,7 +54,7 @@ int main(void) {
       printf(" ");
       print(op);
       printf(" ");
-      print(req);
+      print(pawl_value(req));
       printf("\n");
       fflush(stdout);
       if (answers.n > 1) pawl_lit(&answers, ",");
@@ -63,7 +63,7 @@ int main(void) {
     pawl_lit(&answers, "]");
     if (!pawl_get_true(args, "silent")) print(pawl_text(&answers));
   } else if (pawl_eq(tool, PAWL_STR("exit"))) {
-    pawl_str code = pawl_get(args, "code");
+    pawl_str code = pawl_value(pawl_get(args, "code"));
     int n = 0;
     for (size_t i = 0; i < code.n; i++) n = n * 10 + (code.p[i] - '0');
     fwrite(text.p, 1, text.n, stderr);

@@ -21,7 +21,7 @@ PAWL_TOOL int run(void) {
   if (pawl_eq(tool, PAWL_STR("echo"))) {
     pawl_buf b = {0};
     pawl_lit(&b, "{\"arguments\":");
-    pawl_raw(&b, args);
+    pawl_raw(&b, pawl_value(args));
     pawl_lit(&b, ",\"nonce\":0,\"more\":0}");
     return pawl_output(pawl_text(&b));
   }
@@ -34,6 +34,7 @@ PAWL_TOOL int run(void) {
       size_t inner = 0;
       if (!pawl_next(each, &inner, NULL, &op) || !pawl_next(each, &inner, NULL, &req) || !pawl_string(op, &op)) return 3;
       if (answers.n > 1) pawl_lit(&answers, ",");
+      req = pawl_value(req);
       int32_t n = pawl_import_call(op.p, op.n, req.p, req.n);
       if (n < 0) {
         pawl_int(&answers, n);
@@ -52,7 +53,7 @@ PAWL_TOOL int run(void) {
     return pawl_output(pawl_text(&b));
   }
   if (pawl_eq(tool, PAWL_STR("return"))) {
-    pawl_str code = pawl_get(args, "code");
+    pawl_str code = pawl_value(pawl_get(args, "code"));
     int n = 0;
     for (size_t i = 0; i < code.n; i++) n = n * 10 + (code.p[i] - '0');
     return n;
