@@ -44,7 +44,7 @@ func (e *Engine) Authz(ctx context.Context, in *AuthzInput) Verdict {
 		return Verdict{Code: CodeInput, Reasons: []string{CodeInput}}
 	}
 	doc := in.document()
-	v, fail := e.run(func(cancel topdown.Cancel) (ast.Value, *failure) { return evaluate(ctx, &e.authz, doc, cancel) })
+	v, fail := e.run(func(cancel topdown.Cancel) (ast.Value, *failure) { return e.evaluate(ctx, &e.authz, doc, cancel) })
 	if fail != nil {
 		return Verdict{Code: fail.code, Reasons: []string{fail.code}, Detail: fail.detail}
 	}
@@ -56,26 +56,24 @@ func (e *Engine) Authz(ctx context.Context, in *AuthzInput) Verdict {
 }
 
 func (in *AuthzInput) document() ast.Value {
-	var p, r, doc object
-	p.text("tenant", in.Principal.Tenant)
-	p.text("id", in.Principal.ID)
-	p.text("kind", in.Principal.Kind)
-	p.texts("roles", in.Principal.Roles)
-	r.text("kind", in.Resource.Kind)
-	r.text("tenant", in.Resource.Tenant)
-	r.text("id", in.Resource.ID)
-	r.text("created_by", in.Resource.CreatedBy)
-	r.text("subject", in.Resource.Subject)
-	r.text("agent", in.Resource.Agent)
-	r.text("tool", in.Resource.Tool)
-	r.text("reason", in.Resource.Reason)
-	r.text("origin", in.Resource.Origin)
-	r.texts("roles", in.Resource.Roles)
-	r.text("kind_of_key", in.Resource.KindOfKey)
-	doc.text("act", in.Act)
-	doc.nested("principal", p)
-	doc.nested("resource", r)
-	return doc.term().Value
+	principal := members(4).
+		text("tenant", in.Principal.Tenant).
+		text("id", in.Principal.ID).
+		text("kind", in.Principal.Kind).
+		texts("roles", in.Principal.Roles)
+	resource := members(11).
+		text("kind", in.Resource.Kind).
+		text("tenant", in.Resource.Tenant).
+		text("id", in.Resource.ID).
+		text("created_by", in.Resource.CreatedBy).
+		text("subject", in.Resource.Subject).
+		text("agent", in.Resource.Agent).
+		text("tool", in.Resource.Tool).
+		text("reason", in.Resource.Reason).
+		text("origin", in.Resource.Origin).
+		texts("roles", in.Resource.Roles).
+		text("kind_of_key", in.Resource.KindOfKey)
+	return members(3).text("act", in.Act).set("principal", principal.term()).set("resource", resource.term()).term().Value
 }
 
 func readVerdict(v ast.Value) (Verdict, bool) {

@@ -53,10 +53,7 @@ func New(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{revision: revision(modules), evaluator: evaluator{deadline: o.Deadline}}
-	if e.deadline <= 0 {
-		e.deadline = DefaultDeadline
-	}
+	e := &Engine{revision: revision(modules), evaluator: newEvaluator(o.Deadline)}
 	if e.gate, err = prepare(ctx, compiler, "data.pawl.gate.decision"); err != nil {
 		return nil, err
 	}
@@ -76,12 +73,16 @@ func (e *Engine) Revision() string { return e.revision }
 // rule calls a builtin on something too large.
 func (e *Engine) Abandoned() int64 { return e.total.Load() }
 
+func newCompiler() *ast.Compiler {
+	return ast.NewCompiler().WithCapabilities(capabilities()).WithBuiltins(builtinDecls())
+}
+
 func compile(modules map[string]module) (*ast.Compiler, error) {
 	parsed := make(map[string]*ast.Module, len(modules))
 	for name, m := range modules {
 		parsed[name] = m.parsed
 	}
-	c := ast.NewCompiler().WithCapabilities(capabilities()).WithBuiltins(builtinDecls())
+	c := newCompiler()
 	c.Compile(parsed)
 	if c.Failed() {
 		return nil, moduleErrors(c.Errors)

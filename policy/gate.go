@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -90,8 +91,8 @@ func (e *Engine) decide(ctx context.Context, on *Interrupts, in *Input, strict b
 
 // gateValue asks the agent's own rules first and hands what they ask for to the gate as input.interrupts. They are compiled
 // apart from the rest because there may be thousands of agents, and people's rules are the same for all.
-func (e *Engine) gateValue(ctx context.Context, interrupts *rego.PreparedEvalQuery, doc object, cancel topdown.Cancel) (ast.Value, *failure) {
-	v, fail := evaluate(ctx, interrupts, doc.term().Value, cancel)
+func (e *Engine) gateValue(ctx context.Context, interrupts *rego.PreparedEvalQuery, doc ast.Object, cancel topdown.Cancel) (ast.Value, *failure) {
+	v, fail := e.evaluate(ctx, interrupts, doc, cancel)
 	if fail != nil {
 		return nil, fail
 	}
@@ -99,8 +100,8 @@ func (e *Engine) gateValue(ctx context.Context, interrupts *rego.PreparedEvalQue
 	if !ok {
 		return nil, &failure{CodeShape, "interrupt_on did not give a set"}
 	}
-	doc.set("interrupts", ast.NewTerm(stops.Sorted()))
-	return evaluate(ctx, &e.gate, doc.term().Value, cancel)
+	doc.Insert(ast.InternedTerm("interrupts"), ast.NewTerm(stops.Sorted()))
+	return e.evaluate(ctx, &e.gate, doc, cancel)
 }
 
 func refuse(f *failure) Decision {
@@ -124,7 +125,7 @@ func readDecision(v ast.Value) (Decision, *failure) {
 	case Deny:
 		d.Code, d.Reasons = r.optional("code"), r.texts("reasons")
 		if d.Code != "" {
-			d.Detail = "see reasons"
+			d.Detail, d.Reasons = strings.Join(d.Reasons, "; "), []string{d.Code}
 		}
 	case Pause:
 		d.Reason, d.AllowedDecisions = r.text("reason"), r.texts("allowed_decisions")

@@ -115,6 +115,9 @@ func (g *generator) alternative(a alternative) (stop, sure string) {
 			g.n++
 			typed, no := m.rego()
 			g.line("\nno_%d if {\n\t%s\n%s%s}", g.n, value, typed, no)
+			if m.kind == "under" { // which is true of what is not canonical; an edit must be plainly below
+				typed += "\tpawl.path.canonical(x)\n"
+			}
 			g.line("\nyes_%d if {\n\t%s\n%s\tnot no_%d\n}", g.n, value, typed, g.n)
 			stop += fmt.Sprintf("\tnot no_%d\n", g.n)
 			sure += fmt.Sprintf("\tyes_%d\n", g.n)

@@ -109,21 +109,31 @@ const maxInput = 8 << 20
 
 var errInputTooLarge = fmt.Errorf("the arguments of the batch and the tool context are more than %d bytes", maxInput)
 
+// The names of the documents, interned so that building an input does not make each of them again.
 func init() {
-	ast.InternStringTerm("tenant", "principal", "kind", "roles", "subject", "agent", "version", "run", "created_by", "session_id", "frame", "depth", "turn", "time", "call", "batch", "untrusted", "tool_context", "history", "calls", "approved", "rejected", "tool", "plugin", "digest", "effects", "tool_call_id", "index", "arguments", "size", "interrupts", "effect", "reason", "title", "message", "ttl", "rules", "allowed_decisions", "reasons", "code")
+	ast.InternStringTerm("tenant", "principal", "id", "kind", "roles", "subject", "agent", "name", "version", "run", "created_by",
+		"session_id", "frame", "depth", "turn", "time", "call", "batch", "untrusted", "tool_context", "history", "calls", "approved",
+		"rejected", "tool", "plugin", "digest", "effects", "tool_call_id", "index", "arguments", "size", "interrupts", "act",
+		"resource", "reason", "origin", "kind_of_key", "effect", "title", "message", "ttl", "rules", "allowed_decisions", "reasons",
+		"code", "allow", "user", "service", "owner", "admin", "member", "read", "write")
 }
 
-// object builds an object from interned names and values, in the order of the public document.
+// object builds an object. Every name is given once.
 type object [][2]*ast.Term
 
-func (o *object) set(name string, v *ast.Term) {
-	*o = append(*o, [2]*ast.Term{ast.InternedTerm(name), v})
+func members(n int) *object {
+	o := make(object, 0, n)
+	return &o
 }
-func (o *object) text(name, v string)           { o.set(name, ast.InternedTerm(v)) }
-func (o *object) number(name string, v int)     { o.set(name, ast.InternedTerm(v)) }
-func (o *object) nested(name string, v object)  { o.set(name, v.term()) }
-func (o *object) texts(name string, v []string) { o.set(name, textArray(v)) }
-func (o object) term() *ast.Term                { return ast.ObjectTerm(o...) }
+
+func (o *object) set(name string, v *ast.Term) *object {
+	*o = append(*o, [2]*ast.Term{ast.InternedTerm(name), v})
+	return o
+}
+func (o *object) text(name, v string) *object           { return o.set(name, ast.InternedTerm(v)) }
+func (o *object) number(name string, v int) *object     { return o.set(name, ast.InternedTerm(v)) }
+func (o *object) texts(name string, v []string) *object { return o.set(name, textArray(v)) }
+func (o *object) term() *ast.Term                       { return ast.ObjectTerm(*o...) }
 
 func textArray(v []string) *ast.Term {
 	terms := make([]*ast.Term, len(v))
@@ -134,7 +144,7 @@ func textArray(v []string) *ast.Term {
 }
 
 // document builds the gate's input without its `interrupts`.
-func (in *Input) document() (object, error) {
+func (in *Input) document() (ast.Object, error) {
 	if in == nil || in.Call == nil {
 		return nil, errors.New("there is no call")
 	}
@@ -161,35 +171,23 @@ func (in *Input) document() (object, error) {
 			return nil, err
 		}
 	}
-	doc := make(object, 0, 14)
-	doc.text("tenant", in.Tenant)
-	doc.nested("principal", object{
-		{ast.InternedTerm("id"), ast.InternedTerm(in.Principal.ID)},
-		{ast.InternedTerm("kind"), ast.InternedTerm(in.Principal.Kind)},
-		{ast.InternedTerm("roles"), textArray(in.Principal.Roles)},
-	})
-	doc.text("subject", in.Subject)
-	doc.nested("agent", object{
-		{ast.InternedTerm("name"), ast.InternedTerm(in.Agent.Name)},
-		{ast.InternedTerm("version"), ast.InternedTerm(in.Agent.Version)},
-	})
-	doc.nested("run", object{
-		{ast.InternedTerm("id"), ast.InternedTerm(in.Run.ID)},
-		{ast.InternedTerm("created_by"), ast.InternedTerm(in.Run.CreatedBy)},
-		{ast.InternedTerm("session_id"), ast.InternedTerm(in.Run.SessionID)},
-	})
-	doc.nested("frame", object{{ast.InternedTerm("depth"), ast.InternedTerm(in.Frame.Depth)}})
-	doc.number("turn", in.Turn)
-	doc.text("time", in.Time.UTC().Format("2006-01-02T15:04:05.000Z07:00"))
-	doc.set("call", call)
-	doc.set("batch", ast.ArrayTerm(batch...))
-	doc.nested("untrusted", object{{ast.InternedTerm("tool_context"), toolContext}})
-	doc.nested("history", object{
-		{ast.InternedTerm("calls"), ast.InternedTerm(in.History.Calls)},
-		{ast.InternedTerm("approved"), ast.InternedTerm(in.History.Approved)},
-		{ast.InternedTerm("rejected"), ast.InternedTerm(in.History.Rejected)},
-	})
-	return doc, nil
+	principal := members(3).text("id", in.Principal.ID).text("kind", in.Principal.Kind).texts("roles", in.Principal.Roles)
+	agent := members(2).text("name", in.Agent.Name).number("version", in.Agent.Version)
+	run := members(3).text("id", in.Run.ID).text("created_by", in.Run.CreatedBy).text("session_id", in.Run.SessionID)
+	history := members(3).number("calls", in.History.Calls).number("approved", in.History.Approved).number("rejected", in.History.Rejected)
+	return ast.NewObject(*members(13).
+		text("tenant", in.Tenant).
+		set("principal", principal.term()).
+		text("subject", in.Subject).
+		set("agent", agent.term()).
+		set("run", run.term()).
+		set("frame", members(1).number("depth", in.Frame.Depth).term()).
+		number("turn", in.Turn).
+		text("time", in.Time.UTC().Format("2006-01-02T15:04:05.000Z07:00")).
+		set("call", call).
+		set("batch", ast.ArrayTerm(batch...)).
+		set("untrusted", members(1).set("tool_context", toolContext).term()).
+		set("history", history.term())...), nil
 }
 
 func (c *Call) document() (*ast.Term, error) {
@@ -201,15 +199,15 @@ func (c *Call) document() (*ast.Term, error) {
 	if size == 0 {
 		size = len("{}")
 	}
-	doc := make(object, 0, 9)
-	doc.text("tool", c.Tool)
-	doc.text("plugin", c.Plugin)
-	doc.text("name", c.Name)
-	doc.text("digest", c.Digest)
-	doc.text("effects", c.Effects)
-	doc.text("tool_call_id", c.ToolCallID)
-	doc.number("index", c.Index)
-	doc.set("arguments", arguments)
-	doc.number("size", size)
-	return doc.term(), nil
+	return members(9).
+		text("tool", c.Tool).
+		text("plugin", c.Plugin).
+		text("name", c.Name).
+		text("digest", c.Digest).
+		text("effects", c.Effects).
+		text("tool_call_id", c.ToolCallID).
+		number("index", c.Index).
+		set("arguments", arguments).
+		number("size", size).
+		term(), nil
 }

@@ -88,14 +88,14 @@ const maxInterruptOn = 64 << 10
 // parseInterruptOn reads interrupt_on and merges the defaults. nil, empty and null are an empty configuration.
 func parseInterruptOn(raw json.RawMessage) (entries []entry, removed []string, err error) {
 	own := map[string]json.RawMessage{}
-	if raw = bytes.TrimSpace(raw); len(raw) > 0 && string(raw) != "null" {
+	if raw = bytes.Trim(raw, " \t\r\n"); len(raw) > 0 && string(raw) != "null" {
 		if len(raw) > maxInterruptOn {
 			return nil, nil, &InvalidError{"", fmt.Sprintf("larger than %d bytes: write such rules in Rego, in the rules folder", maxInterruptOn)}
 		}
 		if _, err := parseJSON(raw); err != nil {
 			return nil, nil, &InvalidError{"", err.Error()}
 		}
-		if own, err = members("", raw, "an object of tool names"); err != nil {
+		if own, err = objectOf("", raw, "an object of tool names"); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -160,7 +160,7 @@ func (e *entry) covers(prefix string) bool {
 }
 
 func parseEntry(at string, raw json.RawMessage) (*entry, error) {
-	all, err := members(at, raw, "true, false or an object")
+	all, err := objectOf(at, raw, "true, false or an object")
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +240,7 @@ func parseWhen(at string, raw json.RawMessage) ([]alternative, error) {
 }
 
 func parseAlternative(at string, raw json.RawMessage) (alternative, error) {
-	fields, err := members(at, raw, "an object of fields, or a list of such objects")
+	fields, err := objectOf(at, raw, "an object of fields, or a list of such objects")
 	if err != nil {
 		return nil, err
 	}
@@ -269,7 +269,7 @@ func parseField(at, name string, raw json.RawMessage) (field, error) {
 			f.path[i] = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
 		}
 	}
-	all, err := members(at, raw, "an object of matchers, such as {\"equals\": …}")
+	all, err := objectOf(at, raw, "an object of matchers, such as {\"equals\": …}")
 	if err != nil {
 		return f, err
 	}
@@ -369,8 +369,8 @@ func parseMatcher(at, kind string, raw json.RawMessage) (matcher, error) {
 	return m, nil
 }
 
-// members reads an object.
-func members(at string, raw json.RawMessage, want string) (map[string]json.RawMessage, error) {
+// objectOf reads an object.
+func objectOf(at string, raw json.RawMessage, want string) (map[string]json.RawMessage, error) {
 	var all map[string]json.RawMessage
 	if len(raw) == 0 || raw[0] != '{' || json.Unmarshal(raw, &all) != nil {
 		return nil, &InvalidError{at, "must be " + want}

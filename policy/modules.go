@@ -166,11 +166,11 @@ func collect(modules map[string]module) error {
 			switch {
 			case !slices.Contains(collected, source):
 			case isAuthz(pkg):
-				authz["refusals contains x if "+line] = true
+				authz["refusals contains opaque(x) if "+line] = true
 			case source == "pause":
-				gate["asked contains x if "+line] = true
+				gate["asked contains opaque(x) if "+line] = true
 			default:
-				gate["refused contains x if "+line] = true
+				gate["refused contains opaque(x) if "+line] = true
 			}
 		}
 	}

@@ -16,7 +16,7 @@ decision := {"allow": false, "code": "policy_shape", "reasons": ["policy_shape"]
 	granted
 }
 
-# Who may do what. granted_by maps an act to the reason that a refusal gives when none of its grants holds.
+# The acts, each with the reason that a refusal gives when no grant below holds.
 missing_grant := {
 	"run.create": "not_authenticated",
 	"tool.call": "not_authenticated",
@@ -69,12 +69,12 @@ granted if {
 # The owner and the admins decide; a member answers only what a tool asked them and nobody else. A tool's question with
 # another reason, and any stop of the gate, is not for the requester: the stop exists so that a second party looks.
 decider if {
-	input.principal.kind == "user"
+	person
 	manager
 }
 
 decider if {
-	input.principal.kind == "user"
+	person
 	input.resource.reason == "await_input"
 	input.resource.origin == "tool"
 	input.resource.subject == input.principal.id
@@ -85,11 +85,16 @@ manager if {
 	role in {"owner", "admin"}
 }
 
+owner if "owner" in input.principal.roles
+
+person if input.principal.kind == "user"
+
 own_run if input.resource.created_by == input.principal.id
 
 own_run if input.resource.subject == input.principal.id
 
-# Refusals come before any grant.
+# Refusals come before any grant. What is negated here is always a rule and never an expression on the input: `not f(input.x)`
+# is undefined when there is no input.x, and then it would not refuse.
 refusals contains "not_authenticated" if not authenticated
 
 refusals contains "tenant_mismatch" if not same_tenant
@@ -100,19 +105,19 @@ refusals contains missing_grant[input.act] if not granted
 
 refusals contains "service_never_decides" if {
 	input.act == "approval.decide"
-	input.principal.kind != "user"
+	not person
 }
 
 # A key is a principal that can be used later: a service that makes keys could make a person's key and decide with it.
 refusals contains "service_never_grants" if {
 	input.act == "key.create"
-	input.principal.kind != "user"
+	not person
 }
 
 refusals contains "owner_grants_owner" if {
 	input.act == "key.create"
 	"owner" in input.resource.roles
-	not "owner" in input.principal.roles
+	not owner
 }
 
 refusals contains "unknown_role" if {
@@ -122,10 +127,13 @@ refusals contains "unknown_role" if {
 
 refusals contains "unknown_kind" if {
 	input.act == "key.create"
-	not input.resource.kind_of_key in {"user", "service"}
+	not known_kind
 }
 
-refusals contains refusal if some refusal in data.pawl.rules.authz.deny
+refusals contains opaque(refusal) if some refusal in data.pawl.rules.authz.deny
+
+# See gate.rego.
+opaque(value) := value
 
 authenticated if {
 	input.principal.kind in {"user", "service"}
@@ -139,16 +147,13 @@ same_tenant if {
 	input.resource.tenant == input.principal.tenant
 }
 
+known_kind if input.resource.kind_of_key in {"user", "service"}
+
 known_roles if {
 	is_array(input.resource.roles)
 	every role in input.resource.roles {
 		role in {"owner", "admin", "member"}
 	}
-}
-
-malformed contains "rules.authz.deny: must be a set" if {
-	asked := data.pawl.rules.authz.deny
-	not is_set(asked)
 }
 
 malformed contains "rules.authz.deny: an element must be a text that is not empty" if {

@@ -32,9 +32,13 @@ decision := {"effect": "allow", "rules": []} if {
 
 # What people's rules ask and refuse. The engine adds one such rule for each package below pawl.rules that has some; it has
 # made sure at load that they are sets.
-asked contains stop if some stop in data.pawl.rules.pause
+asked contains opaque(stop) if some stop in data.pawl.rules.pause
 
-refused contains refusal if some refusal in data.pawl.rules.deny
+refused contains opaque(refusal) if some refusal in data.pawl.rules.deny
+
+# Through a function the compiler knows no type. Otherwise a folder whose every refusal is, say, a number would be an error in
+# this file, and not an answer that says which rule is wrong.
+opaque(value) := value
 
 combined := {"effect": "deny", "code": "policy_shape", "rules": [], "reasons": sort(malformed)} if {
 	count(malformed) > 0
@@ -115,7 +119,7 @@ malformed contains "deny: an element must be a text that is not empty, or {rule,
 }
 
 stop_ok(stop) if {
-	is_string(stop.rule)
+	has_rule(stop)
 	every name, value in stop {
 		member_ok(name, value)
 	}
@@ -143,12 +147,16 @@ member_ok("allowed_decisions", value) if {
 }
 
 member_ok("ttl", value) if {
+	is_string(value)
 	regex.match(`^([0-9]{1,6}(\.[0-9]{1,9})?(ns|us|µs|ms|s|m|h))+$`, value)
 	time.parse_duration_ns(value) > 0
 }
 
+# A rule of its own, since `not is_string(stop.rule)` is undefined, and not true, when there is no stop.rule.
+has_rule(stop) if is_string(stop.rule)
+
 stop_problems(stop) := {"pause: an element must be an object with a rule"} if {
-	not is_string(stop.rule)
+	not has_rule(stop)
 } else := {object.get(requirement, name, "pause: an element has an unknown member") |
 	some name, value in stop
 	not member_ok(name, value)
@@ -169,6 +177,7 @@ refusal_ok(refusal) if {
 }
 
 refusal_ok(refusal) if {
+	is_object(refusal)
 	object.keys(refusal) == {"rule", "message"}
 	every value in refusal {
 		is_string(value)

@@ -1,0 +1,86 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/tester"
+)
+
+// TestResult is the outcome of one rule whose name begins with test_.
+type TestResult struct {
+	Name     string // package and rule, such as data.pawl.rules_test.test_limit
+	Location string // file:line
+	Pass     bool
+	Skip     bool   // the name begins with todo_
+	Output   string // of print
+}
+
+// testDeadline bounds one test.
+const testDeadline = 5 * time.Second
+
+// Test runs the *_test.rego of a rules folder against its modules and the base, like `opa test`, with the host's builtins and
+// strictness. A folder that New would refuse is an error, and so is a test that cannot be compiled or evaluated.
+func Test(ctx context.Context, rules fs.FS) ([]TestResult, error) {
+	modules, err := load(rules)
+	if err != nil {
+		return nil, err
+	}
+	err = fs.WalkDir(rules, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path.Base(name), "_test.rego") {
+			return err
+		}
+		text, err := fs.ReadFile(rules, name)
+		if err != nil {
+			return err
+		}
+		modules[name], err = parse(name, text)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("policy tests: %w", err)
+	}
+	return runTests(ctx, modules)
+}
+
+func runTests(ctx context.Context, modules map[string]module) ([]TestResult, error) {
+	parsed := make(map[string]*ast.Module, len(modules))
+	for name, m := range modules {
+		parsed[name] = m.parsed
+	}
+	var builtins []*tester.Builtin
+	options := regoOptions()
+	for i, own := range ownBuiltins {
+		builtins = append(builtins, &tester.Builtin{Decl: &ast.Builtin{Name: own.decl.Name, Decl: own.decl.Decl}, Func: options[i]})
+	}
+	results, err := tester.NewRunner().
+		AddCustomBuiltins(builtins). // before the compiler, which they may not change afterwards
+		SetCompiler(newCompiler().WithEnablePrintStatements(true)).
+		SetModules(parsed).
+		RaiseBuiltinErrors(true).
+		CapturePrintOutput(true).
+		SetTimeout(testDeadline).
+		RunTests(ctx, nil)
+	if err != nil {
+		return nil, moduleErrors(err)
+	}
+	var out []TestResult
+	var problems []error
+	for r := range results {
+		t := TestResult{Name: r.Package + "." + r.Name, Pass: r.Pass(), Skip: r.Skip, Output: string(r.Output)}
+		if r.Location != nil {
+			t.Location = fmt.Sprintf("%s:%d", r.Location.File, r.Location.Row)
+		}
+		if r.Error != nil {
+			problems = append(problems, fmt.Errorf("%s: %s: %w", t.Location, t.Name, r.Error))
+		}
+		out = append(out, t)
+	}
+	return out, errors.Join(problems...)
+}
