@@ -1,0 +1,322 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/store"
+)
+
+func (a *app) approvalsCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "approvals",
+		Aliases: []string{"approval"},
+		Short:   "See what waits, and decide",
+		Long: `Lists what waits for a decision, shows it, and decides it.
+
+A decision covers every open approval of its run that you may decide, or changes nothing: for a run with several of them name
+the run (all get the same answer), name them all, or use "decide" to give each its own.`,
+		Example: `  pawl approvals list
+  pawl approvals show apr_0199…
+  pawl approvals approve apr_0199…
+  pawl approvals reject run_0199… --message 'not on a Friday'
+  pawl approvals decide run_0199… apr_01…=approve apr_02…=reject`,
+	}
+	c.AddCommand(a.approvalsList(), a.approvalsShow(), a.approvalsDecide(),
+		a.answerCommand("approve", "Let the call run as shown", "  pawl approvals approve apr_0199…"),
+		a.answerCommand("edit", "Let the call run with other arguments",
+			"  pawl approvals edit apr_0199… --arguments '{\"path\": \"/memories/a.md\", \"content\": \"shorter\"}'\n"+
+				"  pawl approvals edit apr_0199… --arguments @args.json"),
+		a.answerCommand("reject", "Do not let the call run; the agent is told why", "  pawl approvals reject apr_0199… --message 'use the staging list'"),
+		a.answerCommand("respond", "Answer in the tool's place: the answer becomes the call's result",
+			"  pawl approvals respond apr_0199… --value '{\"choice\": 2}'\n  pawl approvals respond apr_0199… --message 'ask me tomorrow'"),
+	)
+	return c
+}
+
+func (a *app) approvalsList() *cobra.Command {
+	state := "pending"
+	c := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List what waits for a decision, oldest first",
+		Example: "  pawl approvals list\n  pawl approvals list --json | jq -r .id",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			r, err := a.remote()
+			if err != nil {
+				return err
+			}
+			return listQuery(a, c, r, "/v1/approvals", url.Values{"state": {state}, "limit": {"200"}}, "approvals",
+				[]string{"APPROVAL", "RUN", "AGENT", "ASKED BY", "TOOL", "ARGUMENTS", "EXPIRES"}, func(p host.Approval) []string {
+					return []string{p.ID, p.RunID, p.Agent, p.CreatedBy, p.Tool, compact(p.Arguments), p.ExpiresAt.String()}
+				})
+		},
+	}
+	a.clientFlags(c.Flags())
+	c.Flags().StringVar(&state, "state", state, "state of the approvals")
+	return c
+}
+
+func (a *app) approvalsShow() *cobra.Command {
+	var full bool
+	c := &cobra.Command{
+		Use:     "show APPROVAL|RUN",
+		Short:   "Show an approval, or all of a run, with the arguments that will run",
+		Example: "  pawl approvals show apr_0199…\n  pawl approvals show run_0199… --full",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			r, err := a.remote()
+			if err != nil {
+				return err
+			}
+			found, err := r.approvals(c.Context(), args)
+			if err != nil {
+				return err
+			}
+			for i, p := range found {
+				if a.json {
+					if err := a.printJSON(p); err != nil {
+						return err
+					}
+					continue
+				}
+				if i > 0 {
+					fmt.Fprintln(a.stdout)
+				}
+				showApproval(a.stdout, p, full)
+				if p.State == store.ApprovalPending {
+					howToDecide(a.stdout, p)
+				}
+			}
+			return nil
+		},
+	}
+	a.clientFlags(c.Flags())
+	c.Flags().BoolVar(&full, "full", false, "cut nothing, however long it is")
+	return c
+}
+
+// answerCommand builds approve, edit, reject and respond.
+func (a *app) answerCommand(kind, short, example string) *cobra.Command {
+	var arguments, value, message, digest string
+	c := &cobra.Command{
+		Use:     kind + " APPROVAL…|RUN",
+		Short:   short,
+		Example: example,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			d := host.Decision{Kind: kind, Message: message}
+			var err error
+			switch {
+			case kind == "edit" && arguments == "":
+				return usagef("edit needs --arguments: the whole new arguments, a JSON object")
+			case kind == "respond" && value == "" && message == "":
+				return usagef("respond needs --value (JSON) or --message (text)")
+			case arguments != "":
+				if d.Arguments, err = a.jsonValue(arguments); err != nil {
+					return usagef("--arguments: %w", err)
+				}
+			case value != "":
+				if d.Value, err = a.jsonValue(value); err != nil {
+					return usagef("--value: %w", err)
+				}
+			}
+			r, err := a.remote()
+			if err != nil {
+				return err
+			}
+			found, err := r.approvals(c.Context(), args)
+			if err != nil {
+				return err
+			}
+			var answers []host.Decision
+			for _, p := range found {
+				if p.State != store.ApprovalPending && strings.HasPrefix(args[0], "run_") {
+					continue
+				}
+				d := d
+				d.ApprovalID, d.ArgsDigest = p.ID, p.ArgsDigest
+				if digest != "" {
+					d.ArgsDigest = digest
+				}
+				answers = append(answers, d)
+			}
+			if kind == "edit" && len(answers) > 1 {
+				return usagef("the run has %d open approvals, and new arguments fit one call: use pawl approvals decide", len(answers))
+			}
+			if len(answers) == 0 {
+				return &exitError{exitConflict, fmt.Errorf("run %s waits for no decision", visible(args[0]))}
+			}
+			return a.decide(c.Context(), r, found[0].RunID, answers)
+		},
+	}
+	f := c.Flags()
+	a.clientFlags(f)
+	f.StringVar(&message, "message", "", "a message for the agent and the audit's readers")
+	f.StringVar(&digest, "digest", "", "refuse unless the arguments still have this digest (from show); by default those read just now")
+	switch kind {
+	case "edit":
+		f.StringVar(&arguments, "arguments", "", "the new arguments, JSON or @FILE")
+	case "respond":
+		f.StringVar(&value, "value", "", "the result, JSON or @FILE")
+	}
+	return c
+}
+
+func (a *app) approvalsDecide() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "decide RUN APPROVAL=KIND[:MESSAGE]… | RUN @FILE",
+		Short: "Give each open approval of a run its own answer, in one request",
+		Long: `Decides all open approvals of a run at once. An answer is APPROVAL=approve, =reject or =respond with an optional message after a
+colon, or the request's "decisions" list as JSON in a file (which can also edit).`,
+		Example: "  pawl approvals decide run_0199… apr_01…=approve 'apr_02…=reject:not this one'\n  pawl approvals decide run_0199… @decisions.json",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			r, err := a.remote()
+			if err != nil {
+				return err
+			}
+			if strings.HasPrefix(args[1], "@") {
+				raw, err := a.jsonValue(args[1])
+				if err != nil {
+					return &exitError{exitUsage, err}
+				}
+				return a.decide(c.Context(), r, args[0], raw)
+			}
+			var all struct{ Approvals []host.Approval }
+			if err := r.call(c.Context(), http.MethodGet, runPath(args[0])+"/approvals", nil, &all); err != nil {
+				return err
+			}
+			digests := map[string]string{}
+			for _, p := range all.Approvals {
+				digests[p.ID] = p.ArgsDigest
+			}
+			var answers []host.Decision
+			for _, arg := range args[1:] {
+				id, answer, ok := strings.Cut(arg, "=")
+				if !ok {
+					return usagef("%q is not APPROVAL=KIND", arg)
+				}
+				kind, message, _ := strings.Cut(answer, ":")
+				answers = append(answers, host.Decision{ApprovalID: id, Kind: kind, Message: message, ArgsDigest: digests[id]})
+			}
+			return a.decide(c.Context(), r, args[0], answers)
+		},
+	}
+	a.clientFlags(c.Flags())
+	return c
+}
+
+// decide sends the answers (host.Decision, or JSON as given) and prints where the run stands then.
+func (a *app) decide(ctx context.Context, r *remote, run string, answers any) error {
+	if list, ok := answers.([]host.Decision); ok {
+		wire := make([]map[string]any, len(list))
+		for i, d := range list {
+			wire[i] = map[string]any{"approval_id": d.ApprovalID, "kind": d.Kind}
+			for name, v := range map[string]string{"message": d.Message, "args_digest": d.ArgsDigest} {
+				if v != "" {
+					wire[i][name] = v
+				}
+			}
+			for name, v := range map[string]json.RawMessage{"arguments": d.Arguments, "value": d.Value} {
+				if len(v) > 0 {
+					wire[i][name] = v
+				}
+			}
+		}
+		answers = wire
+	}
+	var raw json.RawMessage
+	if err := r.call(ctx, http.MethodPost, runPath(run)+"/approvals", map[string]any{"decisions": answers}, &raw); err != nil {
+		return err
+	}
+	if a.json {
+		return a.printRaw(raw)
+	}
+	var after host.Run
+	if err := json.Unmarshal(raw, &after); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stdout, "decided; run %s is %s\n", visible(after.ID), visible(string(after.State)))
+	return nil
+}
+
+// approvals finds approvals by what people type: a run (all of it), or approvals of one run.
+func (r *remote) approvals(ctx context.Context, args []string) ([]host.Approval, error) {
+	if strings.HasPrefix(args[0], "run_") {
+		if len(args) > 1 {
+			return nil, usagef("name one run, or approvals")
+		}
+		var all struct{ Approvals []host.Approval }
+		if err := r.call(ctx, http.MethodGet, runPath(args[0])+"/approvals", nil, &all); err != nil {
+			return nil, err
+		}
+		if len(all.Approvals) == 0 {
+			return nil, &exitError{exitNotFound, fmt.Errorf("run %s has no approvals", visible(args[0]))}
+		}
+		return all.Approvals, nil
+	}
+	// The queue holds what is pending; a list of the other states finds what is decided, to say so.
+	found := map[string]host.Approval{}
+	for _, state := range []string{"pending", "decided", "expired", "cancelled", "superseded"} {
+		err := r.pages(ctx, "/v1/approvals", url.Values{"state": {state}, "limit": {"200"}}, func(raw json.RawMessage) error {
+			var page struct{ Approvals []host.Approval }
+			if err := json.Unmarshal(raw, &page); err != nil {
+				return err
+			}
+			for _, p := range page.Approvals {
+				for _, id := range args {
+					if p.ID == id {
+						found[id] = p
+					}
+				}
+			}
+			if len(found) == len(args) {
+				return errFound
+			}
+			return nil
+		})
+		if errors.Is(err, errFound) {
+			break
+		}
+		if p, ok := errors.AsType[*problem](err); ok && state != "pending" && p.Status == http.StatusBadRequest {
+			break // this host lists only what is pending
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	list := make([]host.Approval, 0, len(args))
+	for _, id := range args {
+		p, ok := found[id]
+		if !ok {
+			return nil, &exitError{exitNotFound, fmt.Errorf(
+				"no approval %s that you may see waits: pawl approvals list shows what does, pawl approvals show RUN what a run had", visible(id))}
+		}
+		if len(list) > 0 && p.RunID != list[0].RunID {
+			return nil, usagef("%s and %s belong to different runs: decide one run at a time", list[0].ID, id)
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+var errFound = errors.New("found")
+
+// compact returns JSON on one line, as text.
+func compact(raw json.RawMessage) string {
+	out, err := marshal(raw)
+	if err != nil {
+		return string(raw)
+	}
+	return string(out)
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// This file alone reads flags, the configuration file and the environment. The order is: flag, environment, file, default.
+// A setting's name is its flag's; in the file dashes are underscores, in the environment it is upper-case behind PAWL_.
+// Secrets (PAWL_HOST_KEY, PAWL_KEY) come from the environment only: a command line is visible to every process.
+
+// config is everything that the program is told from outside.
+type config struct {
+	env []string
+
+	// for commands that talk to a host
+	url string
+	key string
+
+	// for the host
+	dev        bool
+	data       string
+	listen     string
+	rules      string
+	plugins    string
+	hostKey    string
+	origins    []string
+	workers    int
+	ttl        time.Duration
+	sweep      time.Duration
+	retention  time.Duration
+	reserve    size
+	reserveLow size
+	logLevel   string
+	file       string
+	// pluginConfig is what each plugin reads with the operation "config", by the plugin's name; from the file only.
+	pluginConfig map[string]map[string]string
+}
+
+// hostSettings are the flags that a configuration file and the environment may also set.
+var hostSettings = []string{
+	"data", "listen", "rules", "plugins", "allow-origin", "workers", "approval-ttl", "approval-sweep-interval", "retention",
+	"store-reserve", "store-reserve-low", "log-level",
+}
+
+// hostFlags adds the host's settings to a command.
+func (c *config) hostFlags(f *pflag.FlagSet) {
+	f.BoolVar(&c.dev, "dev", false, "development: loopback only, two tenants with ready keys, no rate limits")
+	f.StringVar(&c.data, "data", "", "folder of the database (made if missing)")
+	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "address to listen on")
+	f.StringVar(&c.rules, "rules", "", "folder of Rego rules (package pawl.rules…)")
+	f.StringVar(&c.plugins, "plugins", "", "folder of plugins (*.wasm)")
+	f.StringVar(&c.file, "config", "", "configuration file (YAML or JSON)")
+	f.StringSliceVar(&c.origins, "allow-origin", nil, "further browser origin that may open WebSockets (repeatable)")
+	f.IntVar(&c.workers, "workers", 0, "runs driven at the same time (0: twice the CPUs, at least 8)")
+	f.DurationVar(&c.ttl, "approval-ttl", 24*time.Hour, "how long an approval waits")
+	f.DurationVar(&c.sweep, "approval-sweep-interval", 30*time.Second, "how often expired approvals are looked for")
+	f.DurationVar(&c.retention, "retention", 30*24*time.Hour, "how long an ended run is kept")
+	c.reserve, c.reserveLow = 512<<20, 64<<20
+	f.Var(&c.reserve, "store-reserve", "free space below which new runs are refused")
+	f.Var(&c.reserveLow, "store-reserve-low", "free space below which decisions are refused too")
+	f.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+// clientFlags adds where the host is.
+func (c *config) clientFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.url, "url", "http://127.0.0.1:8080", "the host (also PAWL_URL)")
+}
+
+// load fills the settings of a command that the command line did not give. It runs before every command.
+func (c *config) load(cmd *cobra.Command) error {
+	f := cmd.Flags()
+	c.hostKey, c.key = c.getenv("PAWL_HOST_KEY"), c.getenv("PAWL_KEY")
+	if f.Lookup("url") != nil {
+		if err := c.overlay(f, "url", c.getenv("PAWL_URL"), "PAWL_URL"); err != nil {
+			return err
+		}
+	}
+	if f.Lookup("sweep") == nil && f.Lookup("approval-ttl") == nil {
+		return nil
+	}
+	file, err := c.readFile()
+	if err != nil {
+		return err
+	}
+	for _, name := range hostSettings {
+		env := "PAWL_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+		value, from := c.getenv(env), env
+		if value == "" {
+			key := strings.ReplaceAll(name, "-", "_")
+			value, from = file[key], c.file+": "+key
+		}
+		if err := c.overlay(f, name, value, from); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// overlay sets a flag that the command line did not set.
+func (c *config) overlay(f *pflag.FlagSet, name, value, from string) error {
+	flag := f.Lookup(name)
+	if flag == nil || flag.Changed || value == "" {
+		return nil
+	}
+	if err := flag.Value.Set(value); err != nil {
+		return usagef("%s: %w", from, err)
+	}
+	return nil
+}
+
+// readFile returns the plain settings of the configuration file and keeps its plugin_config.
+func (c *config) readFile() (map[string]string, error) {
+	if c.file == "" {
+		return nil, nil
+	}
+	raw, err := os.ReadFile(c.file)
+	if err != nil {
+		return nil, &exitError{exitUsage, err}
+	}
+	var doc struct {
+		PluginConfig map[string]map[string]string `yaml:"plugin_config"`
+		Settings     map[string]yaml.Node         `yaml:",inline"`
+	}
+	// The decoder refuses a name that stands twice.
+	if err := yaml.NewDecoder(bytes.NewReader(raw)).Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
+		return nil, usagef("%s: %w", c.file, err)
+	}
+	c.pluginConfig = doc.PluginConfig
+	settings := map[string]string{}
+	for key, node := range doc.Settings {
+		if !slices.Contains(hostSettings, strings.ReplaceAll(key, "_", "-")) {
+			return nil, usagef("%s:%d: unknown setting %q: known are plugin_config, %s", c.file, node.Line, key,
+				strings.ReplaceAll(strings.Join(hostSettings, ", "), "-", "_"))
+		}
+		values := []string{node.Value}
+		if node.Kind == yaml.SequenceNode {
+			values = values[:0]
+			for _, n := range node.Content {
+				values = append(values, n.Value)
+			}
+		} else if node.Kind != yaml.ScalarNode {
+			return nil, usagef("%s:%d: %s must be a plain value or a list of them", c.file, node.Line, key)
+		}
+		settings[key] = strings.Join(values, ",")
+	}
+	return settings, nil
+}
+
+func (c *config) getenv(name string) string {
+	for _, kv := range slices.Backward(c.env) { // of a name that stands twice the last one counts, as for exec
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// size is a number of bytes, written as 67108864, 64MiB or 1GiB.
+type size uint64
+
+func (s *size) Type() string { return "bytes" }
+
+func (s *size) String() string {
+	switch n := uint64(*s); {
+	case n > 0 && n%(1<<30) == 0:
+		return fmt.Sprintf("%dGiB", n>>30)
+	case n > 0 && n%(1<<20) == 0:
+		return fmt.Sprintf("%dMiB", n>>20)
+	default:
+		return strconv.FormatUint(n, 10)
+	}
+}
+
+func (s *size) Set(text string) error {
+	shift := 0
+	number := text
+	for suffix, n := range map[string]int{"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40} {
+		if rest, ok := strings.CutSuffix(text, suffix); ok {
+			number, shift = strings.TrimSpace(rest), n
+		}
+	}
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil || n > (1<<63)>>shift {
+		return fmt.Errorf("%q is not a number of bytes: write 67108864 or 64MiB", text)
+	}
+	*s = size(n << shift)
+	return nil
+}

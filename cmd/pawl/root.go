@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pawlhost/pawl/host"
+)
+
+// The exit codes, so that a script can tell what happened without reading text.
+const (
+	exitOK       = 0
+	exitFailed   = 1 // it did not work, or the run ended failed or cancelled
+	exitUsage    = 2 // the command line, a file, or the request is wrong
+	exitNotFound = 3 // no such run, approval, agent, key or tool (or it is not yours to see)
+	exitRefused  = 4 // no valid key, or policy refuses
+	exitConflict = 5 // somebody was first, something changed, or it is too late
+	exitWaiting  = 6 // the run waits for a decision
+	exitAway     = 7 // the host cannot be reached, or asks to come back later
+)
+
+const exitHelp = `
+Exit codes: 0 done, 1 failed (also: the run ended failed or cancelled), 2 usage, 3 not found, 4 refused (no valid key, or
+policy), 5 conflict (already decided, changed, expired), 6 the run waits for a decision, 7 the host is not reachable or
+asks to come back later.`
+
+// exitError carries an exit code up to run. An error without one is exitFailed.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error {
+	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// app is what the subcommands share: the streams, the environment and the settings.
+type app struct {
+	config
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	json   bool
+}
+
+// run is the whole program. It returns when the command is done or, after ctx is cancelled, has cleaned up.
+func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{config: config{env: env}, stdin: stdin, stdout: stdout, stderr: stderr}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	// A quiet error has said what it had to say on the way: exit 6 after the list of what waits.
+	if text := err.Error(); text != "" {
+		fmt.Fprintln(stderr, "pawl: "+visibleLines(text))
+	}
+	return exitCode(err)
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "pawl",
+		Short: "A tool host for AI agents that stops where a person should look",
+		Long: `pawl runs the tools of AI agents as WebAssembly guests. Policies decide which calls must stop; a stopped run is a durable
+record, not a waiting process; a person lifts the pawl over HTTP, WebSocket or this command line.
+
+New here? "pawl demo" tells the story in your terminal.
+
+Commands other than serve, demo, plugin and version talk to a running host: PAWL_URL says where it is
+(default http://127.0.0.1:8080), PAWL_KEY who you are.
+` + exitHelp,
+		Args:              cobra.NoArgs,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return a.load(c) },
+	}
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, for programs")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
+	root.AddGroup(&cobra.Group{ID: "host", Title: "The host:"}, &cobra.Group{ID: "work", Title: "Runs and decisions:"},
+		&cobra.Group{ID: "look", Title: "Tools, policies and people:"})
+	root.AddCommand(
+		in("host", a.demoCommand()), in("host", a.serveCommand()),
+		in("work", a.runCommand()), in("work", a.approvalsCommand()), in("work", a.auditCommand()),
+		in("look", a.agentsCommand()), in("look", a.toolsCommand()), in("look", a.pluginCommand()),
+		in("look", a.policyCommand()), in("look", a.keysCommand()),
+		a.versionCommand(),
+	)
+	markUsage(root)
+	return root
+}
+
+func in(group string, c *cobra.Command) *cobra.Command {
+	c.GroupID = group
+	return c
+}
+
+// markUsage gives cobra's own complaints about arguments and unknown commands their exit code.
+func markUsage(c *cobra.Command) {
+	check := c.Args
+	if check == nil {
+		check = cobra.ArbitraryArgs
+	}
+	if c.HasSubCommands() && c.Run == nil && c.RunE == nil {
+		// Without this an unknown subcommand of a group prints help and succeeds.
+		c.RunE = func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q for %q: see %s --help", args[0], c.CommandPath(), c.CommandPath())
+			}
+			return c.Help()
+		}
+	}
+	c.Args = func(c *cobra.Command, args []string) error {
+		if err := check(c, args); err != nil {
+			return usagef("%w: see %s --help", err, c.CommandPath())
+		}
+		return nil
+	}
+	for _, sub := range c.Commands() {
+		markUsage(sub)
+	}
+}
+
+// exitCode gives the exit code of an error.
+func exitCode(err error) int {
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return e.code
+	}
+	if e, ok := errors.AsType[*problem](err); ok {
+		return e.exit()
+	}
+	switch host.CodeOf(err) { // of a command that works on the data folder itself
+	case host.CodeInvalid:
+		return exitUsage
+	case host.CodeNotFound:
+		return exitNotFound
+	case host.CodeForbidden:
+		return exitRefused
+	}
+	return exitFailed
+}

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/host/api"
+	"github.com/pawlhost/pawl/host/planner"
+	"github.com/pawlhost/pawl/plugins"
+	"github.com/pawlhost/pawl/plugins/bundled"
+	"github.com/pawlhost/pawl/policy"
+	"github.com/pawlhost/pawl/store"
+	"github.com/pawlhost/pawl/store/badgerstore"
+)
+
+// Ending takes two phases, each with its share of the ten seconds that a service manager gives: nothing new and goodbye to
+// the clients, then the work in hand and the store. endBy is when the process ends whatever is left.
+const (
+	goodbye = 3 * time.Second
+	grace   = 3 * time.Second // for calls in flight
+	endBy   = 9500 * time.Millisecond
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the host",
+		Long: `Runs the host until SIGTERM or an interrupt. What a run waits for survives any end of the process.
+
+Settings come from flags, then the environment (PAWL_DATA, PAWL_LISTEN, PAWL_APPROVAL_TTL, PAWL_STORE_RESERVE, … one for each
+flag), then the file of --config (YAML or JSON, names with underscores; "plugin_config" has a map per plugin).
+
+Resume tokens are signed with the key in PAWL_HOST_KEY: one or more of 64 hex digits, separated by commas; the first signs, all
+verify. With --dev a key is made and kept in DATA/host.key.`,
+		Example: `  pawl serve --dev --data ./data
+  PAWL_HOST_KEY=$(openssl rand -hex 32) pawl serve --data /var/lib/pawl --rules /etc/pawl/rules --plugins /etc/pawl/plugins`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), nil) },
+	}
+	a.hostFlags(c.Flags())
+	return c
+}
+
+// serve runs the host until ctx is cancelled. add, for tests, adds Go-function tools.
+func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
+	log, err := a.logger()
+	if err != nil {
+		return err
+	}
+	if a.data == "" {
+		return usagef("say where the database lives: --data DIR")
+	}
+	ln, err := a.bind(ctx)
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	b, err := a.build(ctx, log, add)
+	if err != nil {
+		return err
+	}
+	where := ""
+	if a.dev {
+		file := filepath.Join(a.data, devKeysFile)
+		if err := devKeys(ctx, b.host, file); err != nil {
+			return errors.Join(err, b.close(log))
+		}
+		where = "; keys in " + file
+	}
+	// Only from here on does anybody get an answer, so /readyz is 200 after the keys are there.
+	fmt.Fprintf(a.stdout, "pawl listens on http://%s%s\n", ln.Addr(), where)
+	v, _ := buildVersion()
+	return b.serve(ctx, ln, log, api.Options{Dev: a.dev, Origins: a.origins, MetricsOpen: a.dev, Log: log, Version: v})
+}
+
+// bind listens. For --dev it makes sure that nobody but this machine can connect, whatever the name resolves to.
+func (a *app) bind(ctx context.Context) (net.Listener, error) {
+	addr := a.listen
+	if a.dev {
+		name, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, usagef("--listen %s: %w: write ADDRESS:PORT", addr, err)
+		}
+		var ips []net.IPAddr
+		if name != "" {
+			if ips, err = net.DefaultResolver.LookupIPAddr(ctx, name); err != nil {
+				return nil, fmt.Errorf("--listen %s: %w", addr, err)
+			}
+		}
+		loopback := len(ips) > 0
+		for _, ip := range ips {
+			loopback = loopback && ip.IP.IsLoopback()
+		}
+		if !loopback {
+			return nil, usagef("--dev listens on loopback only, and %s is reachable from elsewhere: use 127.0.0.1:8080, or leave --dev out", addr)
+		}
+		addr = net.JoinHostPort(ips[0].String(), port) // the address that was checked, not the name again
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: is another pawl running? choose another address with --listen", err)
+	}
+	return ln, nil
+}
+
+// built is a host with what it stands on.
+type built struct {
+	store   store.Store
+	plugins *plugins.Set
+	host    *host.Host
+}
+
+// build opens the store and puts a host on it.
+func (a *app) build(ctx context.Context, log *slog.Logger, add func(*plugins.Set) error) (b *built, err error) {
+	if err := os.MkdirAll(a.data, 0o700); err != nil {
+		return nil, err
+	}
+	keys, err := a.hostKeys()
+	if err != nil {
+		return nil, err
+	}
+	b = &built{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.close(log))
+		}
+	}()
+	var rules fs.FS
+	if a.rules != "" {
+		rules = os.DirFS(a.rules)
+	}
+	engine, err := policy.New(ctx, policy.Options{Rules: rules})
+	if err != nil {
+		return b, err
+	}
+	s, err := openStore(a.data, uint64(a.reserveLow), log)
+	if err != nil {
+		return b, err
+	}
+	b.store = s
+	b.plugins, err = plugins.Open(ctx, plugins.Options{
+		Dir: a.plugins, Bundled: bundled.FS, CacheDir: filepath.Join(a.data, "cache"), Config: a.pluginConfig, Log: log,
+	})
+	if err != nil {
+		return b, err
+	}
+	if add != nil {
+		if err := add(b.plugins); err != nil {
+			return b, err
+		}
+	}
+	b.host, err = host.New(ctx, host.Config{
+		Store: s, Policy: engine, Plugins: b.plugins, Planners: planner.All(), HostKeys: keys,
+		Workers: a.workers, ApprovalTTL: a.ttl, SweepInterval: a.sweep, Retention: a.retention,
+		Reserve: uint64(a.reserve), ReserveLow: uint64(a.reserveLow), Grace: grace, Log: log,
+	})
+	return b, err
+}
+
+// openStore opens the database of a data folder. This is the one place that names a store's implementation.
+func openStore(data string, minFree uint64, log *slog.Logger) (store.Store, error) {
+	db := filepath.Join(data, "db")
+	s, err := badgerstore.Open(db, badgerstore.Options{
+		Logger:  log,
+		MinFree: minFree,
+		OnFatal: func(err error) {
+			// What was not acknowledged may or may not be there: only a new process may say which.
+			log.Error("the store has failed, the process ends; start it again", "error", err)
+			os.Exit(exitFailed)
+		},
+	})
+	if errors.Is(err, store.ErrLocked) {
+		return nil, fmt.Errorf("%s is in use by another pawl process: stop that one first, or choose another --data folder", db)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// serve answers requests until ctx is cancelled, then ends in two phases.
+func (b *built) serve(ctx context.Context, ln net.Listener, log *slog.Logger, o api.Options) error {
+	server := api.New(b.host, o)
+	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancelRequests()
+	web := &http.Server{
+		Handler:           server,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		BaseContext:       func(net.Listener) context.Context { return requests },
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		// No ReadTimeout and no WriteTimeout: event streams and sockets live as long as their clients; the transports bound
+		// the body of each request and each write.
+	}
+	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	worked, served := make(chan error, 1), make(chan error, 1)
+	go func() { worked <- b.host.Run(work) }()
+	go func() { served <- web.Serve(ln) }()
+
+	var failed error
+	select {
+	case <-ctx.Done():
+		log.Info("stopping", "within", endBy)
+	case failed = <-served:
+	case failed = <-worked:
+		worked <- nil
+	}
+	last := time.AfterFunc(endBy, func() {
+		log.Error("not everything ended in time; what was acknowledged is durable, the rest is recovered at the next start")
+		os.Exit(exitFailed)
+	})
+	defer last.Stop()
+
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	defer cancel()
+	server.Drain(bye) // sockets are told to reconnect, waits and streams end
+	if err := web.Shutdown(bye); err != nil {
+		cancelRequests()
+		_ = web.Close()
+	}
+	stopWork()
+	if err := <-worked; err != nil && !errors.Is(err, context.Canceled) {
+		failed = errors.Join(failed, err)
+	}
+	return errors.Join(failed, b.close(log))
+}
+
+// close frees the plugins and closes the store, in this order: a call that ends still writes.
+func (b *built) close(log *slog.Logger) error {
+	if b.plugins != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		if err := b.plugins.Close(ctx); err != nil {
+			log.Warn("a tool did not end", "error", err)
+		}
+	}
+	if b.store != nil {
+		return b.store.Close()
+	}
+	return nil
+}
+
+// hostKeys returns the keys that sign resume tokens.
+func (a *app) hostKeys() ([]host.TokenKey, error) {
+	text := a.hostKey
+	if text == "" && a.dev {
+		var err error
+		if text, err = devHostKey(filepath.Join(a.data, "host.key")); err != nil {
+			return nil, err
+		}
+	}
+	if text == "" {
+		return nil, usagef("PAWL_HOST_KEY is not set: resume tokens are signed with it. Make one with \"openssl rand -hex 32\", keep it secret, and give the same one at every start (or use --dev)")
+	}
+	keys, err := host.ParseTokenKeys(text)
+	if err != nil {
+		return nil, usagef("PAWL_HOST_KEY: %w", err)
+	}
+	return keys, nil
+}
+
+func (a *app) logger() (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(a.logLevel)); err != nil {
+		return nil, usagef("--log-level: %w", err)
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level})), nil
+}

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sort"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/store"
+)
+
+// The manners of this terminal: answers go to stdout, complaints and logs to stderr; no colours, no cursor movement,
+// nothing that a pipe would not carry as well. Whatever a model, a tool or a stranger wrote goes through visible; what people need
+// in order to decide is never left out without a word (missing). With --json stdout carries one JSON document a line and nothing else.
+
+// shownChars is how much of one value is shown before the rest is only counted.
+const shownChars = 2000
+
+// printJSON prints v as one line of JSON.
+func (a *app) printJSON(v any) error {
+	raw, err := marshal(v)
+	if err != nil {
+		return err
+	}
+	return a.printRaw(raw)
+}
+
+// printRaw prints JSON of the host as it came, on one line, with what a terminal would hide escaped.
+func (a *app) printRaw(raw json.RawMessage) error {
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil {
+		return fmt.Errorf("the host did not answer JSON: %w", err)
+	}
+	_, err := fmt.Fprintln(a.stdout, visibleJSON(b.String()))
+	return err
+}
+
+// marshal is json.Marshal without the escaping for HTML, which would make paths and queries unreadable.
+func marshal(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(b.Bytes(), "\n"), nil
+}
+
+// table prints rows under a heading, in columns. The cells are made visible here.
+func (a *app) table(heading []string, rows [][]string) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, strings.Join(heading, "\t"))
+	for _, row := range rows {
+		for i, cell := range row {
+			if i > 0 {
+				fmt.Fprint(w, "\t")
+			}
+			fmt.Fprint(w, cut(cell, 80))
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
+
+// visibleLines makes text visible that has lines on purpose: our own messages, which quote what is foreign in them.
+func visibleLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, l := range lines {
+		lines[i] = visibleJSON(l)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// showApproval prints what an approver has to know. With full nothing is cut.
+func showApproval(w io.Writer, p host.Approval, full bool) {
+	line := func(name, value string) { fmt.Fprintf(w, "  %-10s %s\n", name, value) }
+	fmt.Fprintf(w, "approval %s  %s\n", visible(p.ID), visible(string(p.State)))
+	line("run", fmt.Sprintf("%s  (agent %s, call %s)", visible(p.RunID), visible(p.Agent), visible(p.ToolCallID)))
+	who := visible(p.CreatedBy)
+	if p.Subject != "" && p.Subject != p.CreatedBy {
+		who += ", for " + visible(p.Subject)
+	}
+	line("asked by", who)
+	line("tool", visible(p.Tool)+"  "+visible(p.ToolDigest))
+	line("why", visible(p.Reason)+": "+visible(strings.Join(p.Rules, ", ")))
+	if p.Title != "" {
+		line("title", cut(p.Title, 200))
+	}
+	if p.Message != "" {
+		line("message", cut(p.Message, limit(full)))
+	}
+	showArguments(w, "arguments", p.Arguments, full)
+	line("digest", visible(p.ArgsDigest))
+	if len(p.Payload) > 0 {
+		showArguments(w, "payload", p.Payload, full)
+	}
+	if len(p.Schema) > 0 {
+		line("answer", "must match "+visibleJSON(string(p.Schema)))
+	}
+	if d := p.Decision; d != nil {
+		text := fmt.Sprintf("%s by %s at %s", visible(d.Kind), visible(d.DecidedBy), d.DecidedAt)
+		if d.Changed {
+			text += ", with changed arguments"
+		}
+		if d.Message != "" {
+			text += ": " + cut(d.Message, limit(full))
+		}
+		line("decided", text)
+		return
+	}
+	line("allowed", visible(strings.Join(p.Allowed, ", ")))
+	line("expires", p.ExpiresAt.String())
+}
+
+func limit(full bool) int {
+	if full {
+		return 1 << 30
+	}
+	return shownChars
+}
+
+// showArguments prints a JSON object member by member: names and plain values on one line, text of several lines as a block
+// whose margin it cannot leave.
+func showArguments(w io.Writer, title string, raw json.RawMessage, full bool) {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(raw, &members) != nil || len(members) == 0 {
+		fmt.Fprintf(w, "  %-10s %s\n", title, showJSON(raw, limit(full)))
+		return
+	}
+	names := make([]string, 0, len(members))
+	for name := range members {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	fmt.Fprintf(w, "  %s\n", title)
+	for _, name := range names {
+		value := members[name]
+		note := ""
+		if lookalikes(name) || lookalikes(string(value)) {
+			note = "   (mixes letters of scripts that look alike)"
+		}
+		var text string
+		if json.Unmarshal(value, &text) == nil && strings.Contains(text, "\n") {
+			fmt.Fprintf(w, "    %s:%s\n", cut(name, 80), note)
+			shown, rest := text, ""
+			if n := utf8.RuneCountInString(text); n > limit(full) {
+				shown, rest = firstRunes(text, limit(full)), missing(n-limit(full), text)
+			}
+			for l := range strings.SplitSeq(shown, "\n") {
+				fmt.Fprintf(w, "      | %s\n", visible(l))
+			}
+			if rest != "" {
+				fmt.Fprintf(w, "     %s\n", rest)
+			}
+			continue
+		}
+		fmt.Fprintf(w, "    %s: %s%s\n", cut(name, 80), showJSON(value, limit(full)), note)
+	}
+}
+
+// showJSON returns JSON on one line, at most max characters of it.
+func showJSON(raw json.RawMessage, max int) string {
+	var b bytes.Buffer
+	if json.Compact(&b, raw) != nil {
+		return cut(string(raw), max)
+	}
+	s := b.String()
+	n := utf8.RuneCountInString(s)
+	if n <= max {
+		return visibleJSON(s)
+	}
+	return visibleJSON(firstRunes(s, max)) + missing(n-max, s)
+}
+
+// howToDecide tells what to type next.
+func howToDecide(w io.Writer, p host.Approval) {
+	for _, kind := range p.Allowed {
+		switch kind {
+		case "approve":
+			fmt.Fprintf(w, "    pawl approvals approve %s\n", visible(p.ID))
+		case "edit":
+			fmt.Fprintf(w, "    pawl approvals edit %s --arguments '{…}'\n", visible(p.ID))
+		case "reject":
+			fmt.Fprintf(w, "    pawl approvals reject %s --message 'why not'\n", visible(p.ID))
+		case "respond":
+			fmt.Fprintf(w, "    pawl approvals respond %s --value '…'\n", visible(p.ID))
+		}
+	}
+}
+
+// showEvent prints one event on one line.
+func showEvent(w io.Writer, e event) {
+	text := ""
+	switch e.Type {
+	case "run.paused":
+		text = "waits: " + visible(e.Reason)
+	case "run.finished":
+		text = visible(e.State)
+		if e.Error != nil {
+			text += ": " + failure(e.Error)
+		} else if len(e.Output) > 0 {
+			text += ": " + showJSON(e.Output, 200)
+		}
+	case "call.started":
+		text = visible(e.Tool)
+	case "call.finished":
+		text = visible(e.ToolCallID) + " " + visible(e.Tool)
+		if e.Error != nil {
+			text += ": " + failure(e.Error)
+		} else if len(e.Result) > 0 {
+			text += ": " + showJSON(e.Result, 200)
+		}
+	case "call.log", "call.progress", "message":
+		text = showJSON(e.raw, 300)
+	case "approval.requested":
+		if e.Approval != nil {
+			text = visible(e.Approval.ID) + " " + visible(e.Approval.Tool) + " " + showJSON(e.Approval.Arguments, 200)
+		}
+	case "approval.decided":
+		text = visible(e.ApprovalID)
+		if e.Decision != nil {
+			text += " " + visible(e.Decision.Kind) + " by " + visible(e.Decision.DecidedBy)
+		}
+	}
+	when := ""
+	if t := time.Time(e.Time); !t.IsZero() {
+		when = t.UTC().Format("15:04:05.000")
+	}
+	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%5d  %s  %-18s %s", e.Seq, when, visible(e.Type), text), " "))
+}
+
+func failure(f *store.Failure) string { return visible(f.Code) + " (" + cut(f.Message, 300) + ")" }
+
+// event is an event as this program reads it; raw is the whole of it.
+type event struct {
+	Seq        uint64          `json:"seq"`
+	Type       string          `json:"type"`
+	Time       host.Time       `json:"time"`
+	RunID      string          `json:"run_id"`
+	Reason     string          `json:"reason"`
+	State      string          `json:"state"`
+	Tool       string          `json:"tool"`
+	CallID     string          `json:"call_id"`
+	ToolCallID string          `json:"tool_call_id"`
+	Output     json.RawMessage `json:"output"`
+	Result     json.RawMessage `json:"result"`
+	Error      *store.Failure  `json:"error"`
+	ApprovalID string          `json:"approval_id"`
+	Approval   *host.Approval  `json:"approval"`
+	Decision   *host.Decided   `json:"decision"`
+	raw        json.RawMessage
+}
