@@ -62,7 +62,7 @@ var resumeOrder = []resumeStep{applyDecisions, repair, tightenPending}
 type resumeStep func(ctx context.Context, h *Host, s *step, gated bool) error
 
 func (h *Host) resumeRun(ctx context.Context, s *step, gated bool) error {
-	for _, f := range resumeOrder {
+	for _, f := range h.order {
 		if err := f(ctx, h, s, gated); err != nil {
 			return err
 		}

@@ -103,6 +103,7 @@ type Host struct {
 	reserve, low  uint64
 
 	queue    *queue
+	order    []resumeStep   // resumeOrder, but in the tests that build the wrong ones
 	guests   sync.WaitGroup // guests of parallel calls
 	agents   agentCache
 	progress progressHub
@@ -125,7 +126,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 	h := &Host{
 		store: c.Store, policy: c.Policy, plugins: c.Plugins, planners: c.Planners, keys: c.HostKeys, log: c.Log, clock: c.Now, rand: c.Rand,
 		workers: c.Workers, approvalTTL: c.ApprovalTTL, sweepInterval: c.SweepInterval, retention: c.Retention, grace: c.Grace,
-		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(), refusals: map[refusal]time.Time{},
+		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(), order: resumeOrder, refusals: map[refusal]time.Time{},
 	}
 	h.boot = h.id("boot")
 	if err := h.recover(ctx); err != nil {

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +34,12 @@ type Options struct {
 	Store store.Store
 	// Tools are further Go functions by name; a name that begins with "read_" is declared effects: read.
 	Tools map[string]Func
+	// Schemas are input schemas by tool, instead of those that New gives.
+	Schemas map[string]string
+	// Describe is added to every tool's description: the same tools with other bytes, as after an update of their plugin.
+	Describe string
+	// Clock is used instead of a fresh one, for a host that is restarted.
+	Clock *Clock
 	// Rules is the people's policy folder.
 	Rules fs.FS
 	// Bundled are WebAssembly plugins to load.
@@ -72,6 +80,9 @@ func New(t testing.TB, o Options) *Host {
 		h.Store = memstore.New()
 		t.Cleanup(func() { h.Store.Close() })
 	}
+	if o.Clock != nil {
+		h.Clock = o.Clock
+	}
 	var err error
 	if h.Policy, err = policy.New(ctx, policy.Options{Rules: o.Rules, Deadline: 5 * time.Second}); err != nil {
 		t.Fatal(err)
@@ -90,7 +101,7 @@ func New(t testing.TB, o Options) *Host {
 		delete(tools, "read_file")
 	}
 	m := plugins.Manifest{ABI: abi.Version, Name: "test", Permissions: plugins.Permissions{KV: abi.KVReadWrite}}
-	for n := range tools {
+	for _, n := range slices.Sorted(maps.Keys(tools)) { // in one order, so that a restarted host has the same digests
 		effects := abi.EffectsWrite
 		if strings.HasPrefix(n, "read_") {
 			effects = abi.EffectsRead
@@ -102,7 +113,10 @@ func New(t testing.TB, o Options) *Host {
 		case "transfer":
 			schema = `{"type":"object","properties":{"amount":{"type":"number"},"currency":{"type":"string","default":"EUR"},"to":{"type":"string"}},"required":["amount"],"additionalProperties":false}`
 		}
-		m.Tools = append(m.Tools, plugins.ToolSpec{Name: n, Description: n, InputSchema: json.RawMessage(schema), Effects: effects})
+		if own, ok := o.Schemas[n]; ok {
+			schema = own
+		}
+		m.Tools = append(m.Tools, plugins.ToolSpec{Name: n, Description: n + o.Describe, InputSchema: json.RawMessage(schema), Effects: effects})
 	}
 	if err := h.Plugins.AddFunc(m, func(ctx context.Context, s *plugins.Session) error {
 		h.Ran.add(s.Tool().Bare, s.Arguments())
