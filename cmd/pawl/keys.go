@@ -24,7 +24,7 @@ on the database itself, of a host that is stopped.`,
 		Example: `  pawl keys create alice --role admin --data /var/lib/pawl --tenant acme
   pawl keys create ci --kind service --role member
   pawl keys list
-  pawl keys revoke key_0199…`,
+  pawl keys revoke 0199…`,
 	}
 	var tenant, kind string
 	var roles []string
@@ -107,7 +107,7 @@ on the database itself, of a host that is stopped.`,
 		},
 	}
 	revoke := &cobra.Command{
-		Use: "revoke KEY", Short: "Revoke a key: its sockets close, and it opens nothing any more", Example: "  pawl keys revoke key_0199…",
+		Use: "revoke KEY", Short: "Revoke a key: its sockets close, and it opens nothing any more", Example: "  pawl keys revoke 0199…",
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.keeper(c.Context(), tenant,

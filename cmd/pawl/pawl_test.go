@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs testdata/*.txtar. Beyond the usual commands they have
 //
-//	host NAME [ARG…]     starts (or starts again) "pawl serve --dev" on folder NAME, sets PAWL_URL, KEYS and a variable per principal
+//	host NAME [ARG…]     starts (or starts again) "pawl serve --dev" on folder NAME, sets PAWL_URL, PAWL_ADDR and a variable for each principal's key
 //	kill NAME, term NAME end it with SIGKILL, or with SIGTERM and a good exit
 //	exits CODE CMD…      runs a command that must end with this code
 //	keep VAR             keeps the last output, trimmed, in a variable
@@ -53,6 +53,7 @@ func TestScripts(t *testing.T) {
 				c.extra, c.exe = args[1:], program(ts)
 				ts.Check(c.start(context.Background()))
 				ts.Setenv("PAWL_URL", c.base)
+				ts.Setenv("PAWL_ADDR", c.listen)
 				for name, key := range c.keys {
 					ts.Setenv(name, key)
 				}

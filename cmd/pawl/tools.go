@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +29,8 @@ func (a *app) toolsCommand() *cobra.Command {
 				return err
 			}
 			return listAll(a, c, r, "/v1/tools", "tools", []string{"TOOL", "PLUGIN", "EFFECTS", "DESCRIPTION"}, func(t host.Tool) []string {
-				return []string{t.Name, t.Plugin, t.Effects, t.Description}
+				first, _, _ := strings.Cut(t.Description, ". ") // the whole of it is in --json
+				return []string{t.Name, t.Plugin, t.Effects, strings.TrimSuffix(first, ".")}
 			})
 		},
 	}

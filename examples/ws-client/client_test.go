@@ -48,12 +48,13 @@ func TestClientShowsAndDecides(t *testing.T) {
 			t.Errorf("the calls ended with %q", got)
 		}
 	})
+	outer := t // the new host outlives the part that starts it
 	t.Run("over a crash of the host", func(t *testing.T) {
 		c := node(t, h, "--decide", "approve")
 		c.waitsFor(t, "connected as")
 		h.kill()
 		c.waitsFor(t, "connection closed")
-		h = start(t, h.bin, h.data, h.addr)
+		h = start(outer, h.bin, h.data, h.addr)
 		run := h.run(t)
 		if got := h.ends(t, run); got != "succeeded" {
 			t.Errorf("the run %s", got)
