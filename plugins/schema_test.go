@@ -89,7 +89,7 @@ func TestSchemasThatAreRefused(t *testing.T) {
 
 func TestIJSON(t *testing.T) {
 	t.Parallel()
-	good := []string{`null`, ` 1 `, `"😀"`, `"\ud83d\ude00"`, `9007199254740991`, `-9007199254740991`, `1e300`, `0.1`, `[[]]`, `{"a":{"a":1}}`,
+	good := []string{`null`, ` 1 `, `"😀"`, `"\ud83d\ude00"`, `9007199254740991`, `-9007199254740991`, `1e-300`, `1E5`, `0.1`, `[[]]`, `{"a":{"a":1}}`,
 		strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth)}
 	for _, s := range good {
 		if err := checkIJSON([]byte(s)); err != nil {
@@ -97,7 +97,7 @@ func TestIJSON(t *testing.T) {
 		}
 	}
 	bad := map[string]string{``: "empty", ` `: "empty", `1 2`: "more follows", `{"a":1,"a":2}`: "/a", `{"a":{"b":[9007199254740992]}}`: "/a/b/0",
-		`-9007199254740992`: "2^53", `1e400`: "overflows", `"\ud800"`: "", "\"\xff\"": "", `{"a"}`: "", `nul`: "", `[1,]`: "", "\"a\x00b\"": "",
+		`-9007199254740992`: "2^53", `1e400`: "overflows", `1e17`: "2^53", `[9007199254740992.0]`: "/0", `"\ud800"`: "", "\"\xff\"": "", `{"a"}`: "", `nul`: "", `[1,]`: "", "\"a\x00b\"": "",
 		`{} x`: "more follows", strings.Repeat("[", maxDepth+1) + strings.Repeat("]", maxDepth+1): "deeper", strings.Repeat("[", 10_001): "deeper"}
 	for s, want := range bad {
 		if err := checkIJSON([]byte(s)); err == nil || !strings.Contains(err.Error(), want) {
@@ -112,6 +112,9 @@ func FuzzIJSON(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if slow, quick := slowIJSON(b), quickIJSON(b); (slow == nil) != quick {
+			t.Fatalf("%q: quick says %v, slow says %v", b, quick, slow)
+		}
 		if checkIJSON(b) != nil {
 			return
 		}
