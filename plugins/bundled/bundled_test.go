@@ -336,15 +336,29 @@ func TestReadsDeclareThemselvesAndOnlyWritesWrite(t *testing.T) {
 }
 
 func BenchmarkReadFile(b *testing.B) {
-	d := disk{"file/a": []byte("hello")}
-	for b.Loop() {
-		d.good(b, "read_file", args{"path": "/a"})
-	}
+	bench(b, disk{"file/a": []byte("hello")}, "read_file", `{"path":"/a"}`)
 }
 
 func BenchmarkWriteFile(b *testing.B) {
-	d := disk{}
+	bench(b, disk{}, "write_file", `{"content":"hi","path":"/memories/AGENTS.md"}`)
+}
+
+func BenchmarkReadFile64K(b *testing.B) {
+	bench(b, disk{"file/a": []byte(strings.Repeat("a line of forty bytes, as texts have them", 1500))}, "read_file", `{"path":"/a"}`)
+}
+
+// bench is one pristine call in process, without a store.
+func bench(b *testing.B, d disk, name, arguments string) {
+	set, err := opened()
+	if err != nil {
+		b.Fatal(err)
+	}
+	tool, _ := set.Lookup(name)
+	call := plugins.Call{Tool: tool, RunID: "run_1", CallID: "call_1", Arguments: json.RawMessage(arguments), KV: d.kv()}
+	b.ReportAllocs()
 	for b.Loop() {
-		d.good(b, "write_file", args{"path": "/memories/AGENTS.md", "content": "hi"})
+		if r := set.Call(b.Context(), call); r.Failure != nil {
+			b.Fatal(r.Failure)
+		}
 	}
 }

@@ -347,22 +347,20 @@ PAWL_FN bool pawl_string(pawl_str json, pawl_str *out) {
   return true;
 }
 
-/* A member of an object, none if it is not there. */
-PAWL_FN pawl_str pawl_get(pawl_str object, const char *name) {
-  pawl_str want = pawl_cstr(name), key, value, text;
+PAWL_FN pawl_str pawl_member(pawl_str object, pawl_str name) {
+  pawl_str key, value, text;
   for (size_t at = 0; pawl_next(object, &at, &key, &value);)
-    if (pawl_string(key, &text) && pawl_eq(text, want)) return value;
+    if (pawl_string(key, &text) && pawl_eq(text, name)) return value;
   return (pawl_str){NULL, 0};
 }
 
-/* The text of a member that is a string; false if it is not there or is none. */
-PAWL_FN bool pawl_get_string(pawl_str object, const char *name, pawl_str *out) {
-  return pawl_string(pawl_get(object, name), out);
-}
+/* A member of an object, none if it is not there; its name is a literal. */
+#define pawl_get(object, name) pawl_member(object, PAWL_STR(name))
 
-PAWL_FN bool pawl_get_true(pawl_str object, const char *name) {
-  return pawl_eq(pawl_value(pawl_get(object, name)), PAWL_STR("true"));
-}
+/* The text of a member that is a string; false if it is not there or is none. */
+#define pawl_get_string(object, name, out) pawl_string(pawl_get(object, name), out)
+
+#define pawl_get_true(object, name) pawl_eq(pawl_value(pawl_get(object, name)), PAWL_STR("true"))
 
 /* ---- calls ------------------------------------------------------------- */
 
@@ -372,11 +370,9 @@ typedef struct {
   bool retryable;
 } pawl_answer;
 
-/* Do an operation; req is its request as JSON. */
-PAWL_FN pawl_answer pawl_do(const char *op, pawl_str req) {
+PAWL_FN pawl_answer pawl_operation(pawl_str op, pawl_str req) {
   pawl_answer a = {{0}, {0}, {0}, false};
-  pawl_str name = pawl_cstr(op);
-  int32_t n = pawl_import_call(name.p, name.n, req.p, req.n);
+  int32_t n = pawl_import_call(op.p, op.n, req.p, req.n);
   if (n < 0) {
     a.code = n == -3 ? PAWL_STR("too_large") : PAWL_STR("invalid");
     a.message = n == -3 ? PAWL_STR("the request is longer than 2 MiB") : PAWL_STR("the request is not JSON in UTF-8");
@@ -396,6 +392,9 @@ PAWL_FN pawl_answer pawl_do(const char *op, pawl_str req) {
   }
   return a;
 }
+
+/* Do an operation, a literal like "kv.get"; req is its request as JSON. */
+#define pawl_do(op, req) pawl_operation(PAWL_STR(op), req)
 
 /* The request document of this call. */
 PAWL_FN pawl_str pawl_input(void) { return pawl_do("input", PAWL_STR("{}")).ok; }
