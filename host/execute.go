@@ -300,7 +300,7 @@ type results map[*store.Call]*plugins.Result
 func (h *Host) runOne(ctx, guest context.Context, r *run, c *store.Call, attempts map[string]int) (*step, results, error) {
 	attempts[c.ID]++
 	res := h.invoke(guest, r, c)
-	if h.stopping(guest) {
+	if stopping(guest) {
 		return nil, nil, nil // nothing of the attempt is visible; the next boot runs the call again
 	}
 	s := h.step(r)
@@ -325,7 +325,7 @@ func (h *Host) runParallel(ctx, guest context.Context, r *run, calls []*store.Ca
 	var failed error
 	for i := range calls {
 		e := <-ends // drain them all: every guest has an owner who waits for it
-		if failed != nil || h.stopping(guest) {
+		if failed != nil || stopping(guest) {
 			continue
 		}
 		s := h.step(r)

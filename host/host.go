@@ -155,8 +155,8 @@ func (h *Host) recover(ctx context.Context) error {
 // Run drives the runs and sweeps what is due, until ctx is cancelled. Then it stops in two phases: no new work is begun, and
 // calls in flight get the grace period before their guests are ended. It returns when every goroutine it started has.
 func (h *Host) Run(ctx context.Context) error {
-	hard, kill := context.WithCancel(context.WithoutCancel(ctx))
-	defer kill()
+	hard, kill := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer kill(errStopping)
 	var wg sync.WaitGroup
 	for range h.workers {
 		wg.Go(func() { h.work(ctx, hard) })
@@ -164,7 +164,7 @@ func (h *Host) Run(ctx context.Context) error {
 	wg.Go(func() { h.sweepLoop(ctx) })
 	<-ctx.Done()
 	h.draining.Store(true)
-	timer := time.AfterFunc(h.grace, kill)
+	timer := time.AfterFunc(h.grace, func() { kill(errStopping) })
 	defer timer.Stop()
 	wg.Wait()
 	h.guests.Wait()
@@ -204,8 +204,10 @@ func (h *Host) driveSafely(ctx context.Context, r ref) {
 	}
 }
 
+var errStopping = errors.New("the host is stopping")
+
 // stopping reports whether the host itself is ending the guests, as opposed to a cancelled run.
-func (h *Host) stopping(ctx context.Context) bool { return ctx.Err() != nil && h.draining.Load() }
+func stopping(guest context.Context) bool { return errors.Is(context.Cause(guest), errStopping) }
 
 // now is the moment of a step: UTC, in milliseconds, as it is stored and shown.
 func (h *Host) now() time.Time { return h.clock().UTC().Truncate(time.Millisecond) }

@@ -1,0 +1,662 @@
+package host_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/host/hosttest"
+	"github.com/pawlhost/pawl/host/ijson"
+	"github.com/pawlhost/pawl/plugins"
+	"github.com/pawlhost/pawl/store"
+)
+
+func raw(s string) json.RawMessage { return json.RawMessage(s) }
+
+// refusal fails the test unless err has the code, and returns what it says.
+func refusal(t testing.TB, err error, code host.Code) *host.Error {
+	t.Helper()
+	e, ok := errors.AsType[*host.Error](err)
+	if !ok || e.Code != code {
+		t.Fatalf("error %v, want code %s", err, code)
+	}
+	return e
+}
+
+// resultOf is how a call ended, for comparing: its result, or its error's code.
+func resultOf(c host.Call) string {
+	if c.Error != nil {
+		if c.Result != nil {
+			return "both " + string(c.Result) + " and " + c.Error.Code
+		}
+		return c.Error.Code
+	}
+	return string(c.Result)
+}
+
+func resultsOf(r host.Run) string {
+	var out []string
+	for _, c := range r.Calls {
+		out = append(out, resultOf(c))
+	}
+	return strings.Join(out, " ")
+}
+
+func TestInvariant8_ABadAnswerChangesNothing(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.External("pay", `{"transfer":{"when":{"amount":{"min":100}},"allowed_decisions":["approve","edit","reject"]},"echo":true}`)
+	const batch = `[{"tool_call_id":"pay","tool":"transfer","arguments":{"amount":250}},{"tool_call_id":"say","tool":"echo","arguments":{"x":1}}]`
+	other := h.Batch(hosttest.Member, "pay", batch)
+	r := h.Batch(hosttest.Member, "pay", batch)
+	pay, say := r.Pause.Approvals[0].ID, r.Pause.Approvals[1].ID
+	both := func(d host.Decision) host.Answer {
+		d.ApprovalID = pay
+		return host.Answer{Decisions: []host.Decision{d, {ApprovalID: say, Kind: "approve"}}}
+	}
+	edit := func(args string) host.Answer { return both(host.Decision{Kind: "edit", Arguments: raw(args)}) }
+	good := both(host.Decision{Kind: "approve"}).Decisions
+	withContext := func(tc string) host.Answer { return host.Answer{Decisions: good, ToolContext: raw(tc)} }
+	nullKind := host.Answer{}
+	if err := ijson.Decode([]byte(`{"decisions":[{"approval_id":"`+pay+`","kind":null}]}`), &nullKind); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name    string
+		by      host.Actor
+		answer  host.Answer
+		code    host.Code
+		pointer string
+	}{
+		{"one of two", hosttest.Admin, host.Answer{Decisions: []host.Decision{{ApprovalID: pay, Kind: "approve"}}}, host.CodeIncomplete, ""},
+		{"none of two", hosttest.Admin, host.Answer{Decisions: []host.Decision{}}, host.CodeIncomplete, ""},
+		{"no decisions", hosttest.Admin, host.Answer{}, host.CodeInvalid, "/decisions"},
+		{"user_input without a token", hosttest.Admin, host.Answer{UserInput: raw(`"yes"`)}, host.CodeInvalid, "/user_input"},
+		{"unknown kind", hosttest.Admin, both(host.Decision{Kind: "approved"}), host.CodeInvalid, "/decisions/0/kind"},
+		{"another case of a kind", hosttest.Admin, both(host.Decision{Kind: "Approve"}), host.CodeInvalid, "/decisions/0/kind"},
+		{"missing kind", hosttest.Admin, both(host.Decision{}), host.CodeInvalid, "/decisions/0/kind"},
+		{"null kind", hosttest.Admin, nullKind, host.CodeInvalid, "/decisions/0/kind"},
+		{"no approval id", hosttest.Admin, host.Answer{Decisions: []host.Decision{{Kind: "approve"}}}, host.CodeInvalid, "/decisions/0/approval_id"},
+		{"made-up approval", hosttest.Admin, host.Answer{Decisions: []host.Decision{good[0], {ApprovalID: "apr_1", Kind: "approve"}}}, host.CodeInvalid, "/decisions/1/approval_id"},
+		{"an approval of another run", hosttest.Admin, host.Answer{Decisions: []host.Decision{good[0], {ApprovalID: other.Pause.Approvals[1].ID, Kind: "approve"}}}, host.CodeInvalid, "/decisions/1/approval_id"},
+		{"one approval twice", hosttest.Admin, host.Answer{Decisions: []host.Decision{good[0], good[1], good[0]}}, host.CodeInvalid, "/decisions/2/approval_id"},
+		{"the digest of something else", hosttest.Admin, both(host.Decision{Kind: "approve", ArgsDigest: hosttest.Digest(`{}`)}), host.CodeChanged, ""},
+		{"a kind that the rule does not allow", hosttest.Admin, both(host.Decision{Kind: "respond", Value: raw("1")}), host.CodeNotAllowed, "/decisions/0/kind"},
+		{"edit without arguments", hosttest.Admin, both(host.Decision{Kind: "edit"}), host.CodeInvalid, "/decisions/0/arguments"},
+		{"approve with arguments", hosttest.Admin, both(host.Decision{Kind: "approve", Arguments: raw(`{"amount":1}`)}), host.CodeInvalid, "/decisions/0/arguments"},
+		{"reject with a value", hosttest.Admin, both(host.Decision{Kind: "reject", Value: raw(`1`)}), host.CodeInvalid, "/decisions/0/value"},
+		{"respond with nothing, after a good decision", hosttest.Admin, host.Answer{Decisions: []host.Decision{good[0], {ApprovalID: say, Kind: "respond"}}}, host.CodeInvalid, "/decisions/1/value"},
+		{"edit of the wrong type", hosttest.Admin, edit(`{"amount":"250"}`), host.CodeInvalid, "/decisions/0/arguments/amount"},
+		{"edit without a required member", hosttest.Admin, edit(`{"currency":"EUR"}`), host.CodeInvalid, "/decisions/0/arguments"},
+		{"edit with an unknown member", hosttest.Admin, edit(`{"amount":250,"tip":1}`), host.CodeInvalid, "/decisions/0/arguments"},
+		{"edit that is no object", hosttest.Admin, edit(`[250]`), host.CodeInvalid, "/decisions/0/arguments"},
+		{"edit with one name twice", hosttest.Admin, edit(`{"amount":250,"amount":1}`), host.CodeInvalid, "/decisions/0/arguments"},
+		{"edit beyond the integers of a double", hosttest.Admin, edit(`{"amount":9007199254740993}`), host.CodeInvalid, "/decisions/0/arguments"},
+		{"edit below what stopped it", hosttest.Admin, edit(`{"amount":99.99}`), host.CodeOutOfScope, "/decisions/0/arguments"},
+		{"a message above 16 KiB", hosttest.Admin, both(host.Decision{Kind: "reject", Message: strings.Repeat("x", 16<<10+1)}), host.CodeInvalid, "/decisions/0/message"},
+		{"the caller's own approvals", hosttest.Admin, withContext(`{"approvals":{"transfer":true}}`), host.CodeInvalid, "/tool_context/approvals"},
+		{"the caller's empty approvals", hosttest.Admin, withContext(`{"approvals":null}`), host.CodeInvalid, "/tool_context/approvals"},
+		{"another tenant_id", hosttest.Admin, withContext(`{"tenant_id":"other"}`), host.CodeInvalid, "/tool_context/tenant_id"},
+		{"another user_id", hosttest.Admin, withContext(`{"user_id":"admin"}`), host.CodeInvalid, "/tool_context/user_id"},
+		{"a session_id where there is none", hosttest.Admin, withContext(`{"session_id":"s"}`), host.CodeInvalid, "/tool_context/session_id"},
+		{"a tool_context that is no object", hosttest.Admin, withContext(`[]`), host.CodeInvalid, "/tool_context"},
+		{"its own member", hosttest.Member, host.Answer{Decisions: good}, host.CodeForbidden, ""},
+		{"a member whose decisions are malformed too", hosttest.Member, both(host.Decision{Kind: "x"}), host.CodeForbidden, ""},
+		{"a service with every role", hosttest.Service, host.Answer{Decisions: good}, host.CodeForbidden, ""},
+		{"another member", hosttest.Member2, host.Answer{Decisions: good}, host.CodeNotFound, ""},
+		{"another tenant's admin", hosttest.OtherAdmin, host.Answer{Decisions: good}, host.CodeNotFound, ""},
+	} {
+		before := h.Stored()
+		_, err := h.Decide(t.Context(), tc.by, r.ID, host.Idempotency{}, hosttest.Body(tc.answer))
+		e, ok := errors.AsType[*host.Error](err)
+		if !ok || e.Code != tc.code || !strings.HasPrefix(e.Pointer, tc.pointer) || (tc.pointer == "") != (e.Pointer == "") {
+			t.Errorf("%s: error %v at %q, want %s at %q", tc.name, err, pointerOf(err), tc.code, tc.pointer)
+		}
+		if ok && e.Code == host.CodeIncomplete {
+			want := []string{pay, say}
+			if len(tc.answer.Decisions) == 1 {
+				want = []string{say}
+			}
+			if !slices.Equal(e.Outstanding, want) {
+				t.Errorf("%s: outstanding %v, want %v", tc.name, e.Outstanding, want)
+			}
+		}
+		h.Unchanged(before)
+		if t.Failed() {
+			t.Fatalf("%s: stopped here, since what follows would only repeat it", tc.name)
+		}
+	}
+	if n := len(h.Ran.All()); n != 0 {
+		t.Fatalf("tools ran: %v", h.Ran.All())
+	}
+	if _, err := h.Answer(hosttest.Admin, r.ID, good...); err != nil {
+		t.Fatal(err)
+	}
+	if got := resultsOf(h.Settled(r.ID)); got != `{"amount":250,"currency":"EUR"} {"x":1}` {
+		t.Errorf("after the good answer: %s", got)
+	}
+}
+
+func pointerOf(err error) string {
+	if e, ok := errors.AsType[*host.Error](err); ok {
+		return e.Pointer
+	}
+	return ""
+}
+
+func TestInvariant8_DoubtAboutAnEditCountsAsOutside(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.External("pay", `{"transfer":{"when":{"to":{"prefix":"ext-"}}}}`)
+	r := h.Batch(hosttest.Member, "pay", `[{"tool":"transfer","arguments":{"amount":1,"to":"ext-7"}}]`)
+	before := h.Stored()
+	_, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "edit", Arguments: raw(`{"amount":1}`)})
+	refusal(t, err, host.CodeOutOfScope) // at the gate a missing field stops; in an edit it is not within what stopped the call
+	h.Unchanged(before)
+	if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "edit", Arguments: raw(`{"amount":1,"to":"ext-8"}`)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := resultsOf(h.Settled(r.ID)); got != `{"amount":1,"currency":"EUR","to":"ext-8"}` {
+		t.Errorf("got %s", got)
+	}
+	// A call without the field stops at the gate (doubt stops), and an edit that gives it the field outside the rule leaves it.
+	r = h.Batch(hosttest.Member, "pay", `[{"tool":"transfer","arguments":{"amount":1}}]`)
+	if r.Pause == nil {
+		t.Fatalf("a matcher without its field let the call through: %s", r.State)
+	}
+	_, err = h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "edit", Arguments: raw(`{"amount":1,"to":"int-8"}`)})
+	refusal(t, err, host.CodeOutOfScope)
+}
+
+func TestInvariant9_OneOfAHundredConcurrentDecisionsWins(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Script("pay", `[{"calls":[{"tool":"transfer","arguments":{"amount":10}}]},{"final":true}]`, `{"transfer":true}`)
+	r := h.Create(hosttest.Member, "pay")
+	id := r.Pause.Approvals[0].ID
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	errs := make([]error, 100)
+	for i := range errs {
+		wg.Go(func() {
+			<-start
+			_, errs[i] = h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: id, Kind: "approve"})
+		})
+	}
+	close(start)
+	wg.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+			continue
+		}
+		e := refusal(t, err, host.CodeAlreadyDecided)
+		if len(e.Decisions) != 1 || e.Decisions[0].ApprovalID != id || e.Decisions[0].Kind != "approve" || e.Decisions[0].DecidedBy != "admin" || time.Time(e.Decisions[0].DecidedAt).IsZero() {
+			t.Fatalf("a loser is told %+v, not who decided what", e.Decisions)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d requests won, want 1", won)
+	}
+	if r = h.Settled(r.ID); r.State != store.RunSucceeded || h.Ran.Count("transfer") != 1 {
+		t.Errorf("run %s, the tool ran %d times", r.State, h.Ran.Count("transfer"))
+	}
+	outcomes := map[string]int{}
+	for _, row := range h.AuditRows("demo") {
+		if row.Action == "approval.decide" {
+			outcomes[row.Outcome]++
+		}
+	}
+	if outcomes["ok"] != 1 || outcomes["error"] != 1 || len(outcomes) != 2 {
+		t.Errorf("audit rows by outcome %v, want one ok and one error", outcomes)
+	}
+	events := 0
+	for _, e := range h.Events(r.ID) {
+		if e["type"] == "approval.decided" {
+			events++
+		}
+	}
+	if events != 1 {
+		t.Errorf("%d approval.decided events", events)
+	}
+	// A loser that comes after the end is told the same.
+	_, err := h.Answer(hosttest.Owner, r.ID, host.Decision{ApprovalID: id, Kind: "reject"})
+	if e := refusal(t, err, host.CodeAlreadyDecided); len(e.Decisions) != 1 || e.Decisions[0].Kind != "approve" {
+		t.Errorf("told %+v", e.Decisions)
+	}
+}
+
+func TestInvariant9_RacingApproveAndRejectAgreeOnOneOutcome(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Script("pay", `[{"calls":[{"tool":"transfer","arguments":{"amount":10}}]},{"final":true}]`, `{"transfer":true}`)
+	for range 10 {
+		ran := h.Ran.Count("transfer")
+		r := h.Create(hosttest.Member, "pay")
+		var wg sync.WaitGroup
+		kinds := []string{"approve", "reject"}
+		errs := make([]error, 2)
+		for i, kind := range kinds {
+			wg.Go(func() {
+				_, errs[i] = h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: kind})
+			})
+		}
+		wg.Wait()
+		if (errs[0] == nil) == (errs[1] == nil) {
+			t.Fatalf("approve: %v, reject: %v; exactly one wins", errs[0], errs[1])
+		}
+		won, lost := 0, 1
+		if errs[0] != nil {
+			won, lost = 1, 0
+		}
+		if e := refusal(t, errs[lost], host.CodeAlreadyDecided); e.Decisions[0].Kind != kinds[won] {
+			t.Fatalf("the loser is told %q, the winner was %q", e.Decisions[0].Kind, kinds[won])
+		}
+		r = h.Settled(r.ID)
+		if n := h.Ran.Count("transfer") - ran; n != 1-won || (resultOf(r.Calls[0]) == "rejected") != (won == 1) {
+			t.Fatalf("%s won, the tool ran %d times, the call ended with %s", kinds[won], n, resultOf(r.Calls[0]))
+		}
+	}
+}
+
+func TestIdempotency_ARepeatedDecisionIsAnsweredAndNotRepeated(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Script("pay", `[{"calls":[{"tool":"transfer","arguments":{"amount":10}}]},{"final":true}]`, `{"transfer":true}`)
+	r := h.Create(hosttest.Member, "pay")
+	idem := host.Idempotency{Key: "k1", Method: "POST", Path: "/v1/runs/" + r.ID + "/approvals", Body: "digest of the body"}
+	send := func(a host.Actor, i host.Idempotency, ds ...host.Decision) (host.Run, error) {
+		return h.Decide(t.Context(), a, r.ID, i, hosttest.Body(host.Answer{Decisions: ds}))
+	}
+	approve := host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "approve"}
+
+	_, err := send(hosttest.Admin, host.Idempotency{Key: "k1", Method: "POST", Path: idem.Path, Body: "an incomplete body"})
+	refusal(t, err, host.CodeInvalid)
+	// Only a 2xx is kept: the same key with the corrected body goes through, and twenty at once are one decision.
+	var wg sync.WaitGroup
+	errs := make([]error, 20)
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = send(hosttest.Admin, idem, approve) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatalf("a repeat with its Idempotency-Key: %v", err)
+		}
+	}
+	h.Settled(r.ID)
+	h.Clock.Advance(23*time.Hour + 59*time.Minute)
+	again, err := send(hosttest.Admin, idem, approve)
+	if err != nil || again.State != store.RunSucceeded || again.ID != r.ID {
+		t.Fatalf("a repeat shows %s, %v; want the run rendered afresh", again.State, err)
+	}
+	changed := idem
+	changed.Body = "another body"
+	_, err = send(hosttest.Admin, changed, approve)
+	refusal(t, err, host.CodeIdempotency)
+	_, err = send(hosttest.Owner, idem, approve) // keys are per principal
+	refusal(t, err, host.CodeAlreadyDecided)
+	elsewhere := idem
+	elsewhere.Path = "/v1/resume" // and per path
+	_, err = send(hosttest.Admin, elsewhere, approve)
+	refusal(t, err, host.CodeAlreadyDecided)
+	h.Clock.Advance(time.Minute)
+	_, err = send(hosttest.Admin, idem, approve) // 24 h are over
+	refusal(t, err, host.CodeAlreadyDecided)
+	if n := h.Ran.Count("transfer"); n != 1 {
+		t.Errorf("the tool ran %d times", n)
+	}
+}
+
+func TestIdempotency_OneRunForRacingTwins(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Script("pay", `[{"calls":[{"tool":"transfer","arguments":{"amount":10}}]},{"final":true}]`, `{"transfer":true}`)
+	idem := host.Idempotency{Key: "create", Method: "POST", Path: "/v1/runs", Body: "b"}
+	create := func(i host.Idempotency) (host.Run, error) {
+		return h.CreateRun(t.Context(), hosttest.Member, i, hosttest.Body(host.NewRun{Agent: "pay"}))
+	}
+	var wg sync.WaitGroup
+	ids := make([]string, 20)
+	for i := range ids {
+		wg.Go(func() {
+			r, err := create(idem)
+			if err != nil {
+				t.Error(err)
+			}
+			ids[i] = r.ID
+		})
+	}
+	wg.Wait()
+	if len(slices.Compact(ids)) != 1 {
+		t.Fatalf("one key made the runs %v", slices.Compact(ids))
+	}
+	runs, _, err := h.ListRuns(t.Context(), hosttest.Member, host.RunFilter{}, host.Page{})
+	if err != nil || len(runs) != 1 {
+		t.Fatalf("%d runs, %v", len(runs), err)
+	}
+	again, err := create(idem)
+	if err != nil || again.Pause == nil || again.Pause.ResumeToken == "" {
+		t.Errorf("a repeated create lost the token of its pause: %+v, %v", again.Pause, err)
+	}
+	h.Clock.Advance(24 * time.Hour)
+	if fresh, err := create(idem); err != nil || fresh.ID == ids[0] {
+		t.Errorf("after 24 h the key still names run %s, %v", fresh.ID, err)
+	}
+}
+
+func TestInvariant6_EditedValuesKeepTheirTypes(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.External("say", `{"echo":true}`)
+	for _, tc := range []struct{ edit, ran string }{
+		{`{"n": 1.50, "i": 1e2, "neg": -0}`, `{"i":100,"n":1.5,"neg":0}`},
+		{`{"b": false, "z": null, "s": ""}`, `{"b":false,"s":"","z":null}`},
+		{`{"l": [1, "1", true, null, [], {}]}`, `{"l":[1,"1",true,null,[],{}]}`},
+		{`{"o": {"b": {"y": true}, "a": [{"x": 0}]}}`, `{"o":{"a":[{"x":0}],"b":{"y":true}}}`},
+		{`{}`, `{}`},
+		{"{\"s\": \"<a href='x'>&\u2028é\\u0041\"}", "{\"s\":\"<a href='x'>&\u2028éA\"}"},
+	} {
+		r := h.Batch(hosttest.Member, "say", `[{"tool":"echo","arguments":{"original":true}}]`)
+		ap := r.Pause.Approvals[0]
+		if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: ap.ID, Kind: "edit", Arguments: raw(tc.edit)}); err != nil {
+			t.Fatal(err)
+		}
+		r = h.Settled(r.ID)
+		c := r.Calls[0]
+		if resultOf(c) != tc.ran || string(c.EditedArguments) != tc.ran || string(c.Arguments) != `{"original":true}` {
+			t.Errorf("edit %s: ran with %s, shown edited %s and original %s", tc.edit, resultOf(c), c.EditedArguments, c.Arguments)
+		}
+		aps, err := h.RunApprovals(t.Context(), hosttest.Member, r.ID)
+		if err != nil || len(aps) != 1 || aps[0].Decision == nil || !aps[0].Decision.Changed || aps[0].ArgsDigest != ap.ArgsDigest || string(aps[0].Arguments) != `{"original":true}` {
+			t.Errorf("edit %s: the approval now shows %+v, %v; it must still show what was asked", tc.edit, aps, err)
+		}
+		msgs, err := h.Trajectory(t.Context(), hosttest.Member, r.ID)
+		last := msgs[len(msgs)-1]
+		if err != nil || last.Decision == nil || last.Decision.Kind != "edit" || last.Decision.DecidedBy != "admin" || string(last.Decision.Edited) != tc.ran {
+			t.Errorf("edit %s: the model is told %+v, %v", tc.edit, last.Decision, err)
+		}
+	}
+}
+
+func TestEdit_ThatChangesNothingSaysSo(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.External("pay", `{"transfer":true}`)
+	for _, tc := range []struct {
+		edit    string
+		changed bool
+	}{
+		{`{"amount":100,"currency":"EUR"}`, false},
+		{`{"currency":"EUR", "amount":1e2}`, false}, // another spelling of the same
+		{`{"amount":100}`, false},                   // the default is filled in
+		{`{"amount":100,"currency":"USD"}`, true},
+	} {
+		r := h.Batch(hosttest.Member, "pay", `[{"tool":"transfer","arguments":{"amount":100}}]`)
+		if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "edit", Arguments: raw(tc.edit)}); err != nil {
+			t.Fatal(err)
+		}
+		h.Settled(r.ID)
+		aps, err := h.RunApprovals(t.Context(), hosttest.Admin, r.ID)
+		if err != nil || aps[0].Decision.Changed != tc.changed {
+			t.Errorf("%s: changed %v, want %v (%v)", tc.edit, aps[0].Decision.Changed, tc.changed, err)
+		}
+	}
+}
+
+const bigRule = `package pawl.rules
+import rego.v1
+pause contains {"rule": "big"} if { input.call.tool == "transfer"; input.call.arguments.amount > 1000 }
+deny contains {"rule": "huge", "message": "nobody moves that much"} if { input.call.tool == "transfer"; input.call.arguments.amount > 9000 }
+`
+
+func TestInvariant1_AnEditThatAnotherRuleStopsWaitsAgainBeforeAnyCallRuns(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{Rules: fstest.MapFS{"big.rego": {Data: []byte(bigRule)}}})
+	h.External("pay", `{"transfer":true}`)
+	r := h.Batch(hosttest.Member, "pay", `[{"tool_call_id":"free","tool":"echo","arguments":{}},{"tool_call_id":"pay","tool":"transfer","arguments":{"amount":10}}]`)
+	if len(r.Pause.Approvals) != 1 || !slices.Equal(r.Pause.Approvals[0].Rules, []string{"interrupt_on/transfer"}) {
+		t.Fatalf("approvals %+v", r.Pause.Approvals)
+	}
+	first := r.Pause.Approvals[0]
+	_, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: first.ID, Kind: "edit", Arguments: raw(`{"amount":9001}`)})
+	if e := refusal(t, err, host.CodeInvalid); !strings.Contains(e.Detail, "nobody moves that much") || e.Pointer != "/decisions/0/arguments" {
+		t.Errorf("a denied edit says %q at %q", e.Detail, e.Pointer)
+	}
+	if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: first.ID, Kind: "edit", Arguments: raw(`{"amount":5000}`)}); err != nil {
+		t.Fatal(err)
+	}
+	r = h.Settled(r.ID)
+	if r.State != store.RunAwaitingApproval || len(h.Ran.All()) != 0 {
+		t.Fatalf("state %s, ran %v; the edited call must wait again and its sibling with it", r.State, h.Ran.All())
+	}
+	second := r.Pause.Approvals[0]
+	if len(r.Pause.Approvals) != 1 || second.ID == first.ID || second.PauseID == first.PauseID || second.ToolCallID != "pay" || !slices.Contains(second.Rules, "big") {
+		t.Fatalf("approvals %+v", r.Pause.Approvals)
+	}
+	const shown = `{"amount":5000,"currency":"EUR"}`
+	if string(second.Arguments) != shown || second.ArgsDigest != hosttest.Digest(shown) || string(first.Arguments) == shown {
+		t.Errorf("shown %s with digest %s", second.Arguments, second.ArgsDigest)
+	}
+	if !strings.Contains(string(r.Pause.Payload), shown) {
+		t.Errorf("the pause shows %s", r.Pause.Payload)
+	}
+	for _, c := range r.Calls {
+		if c.State != store.CallPlanned && c.State != store.CallAwaiting {
+			t.Errorf("call %s is %s", c.ToolCallID, c.State)
+		}
+	}
+	// A stale button: the old approval decides nothing, and the new pause is untouched.
+	before := h.Stored()
+	_, err = h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: first.ID, Kind: "approve"})
+	refusal(t, err, host.CodeAlreadyDecided)
+	_, err = h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: second.ID, Kind: "edit", Arguments: raw(`{"amount":20}`)})
+	refusal(t, err, host.CodeOutOfScope)
+	_, err = h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: second.ID, Kind: "approve", ArgsDigest: first.ArgsDigest})
+	refusal(t, err, host.CodeChanged)
+	h.Unchanged(before)
+	if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: second.ID, Kind: "approve", ArgsDigest: second.ArgsDigest}); err != nil {
+		t.Fatal(err)
+	}
+	r = h.Settled(r.ID)
+	if got := resultsOf(r); got != `{} `+shown || string(r.Calls[1].EditedArguments) != shown || len(r.Calls[1].ApprovalIDs) != 2 {
+		t.Errorf("results %s, edited %s, approvals %v", got, r.Calls[1].EditedArguments, r.Calls[1].ApprovalIDs)
+	}
+	if got := h.Ran.All(); !slices.Equal(got, []string{"echo {}", "transfer " + shown}) {
+		t.Errorf("ran %v", got)
+	}
+	// The approval that showed the original still does; the one that showed the edit too.
+	aps, err := h.RunApprovals(t.Context(), hosttest.Admin, r.ID)
+	if err != nil || len(aps) != 2 || string(aps[0].Arguments) != `{"amount":10,"currency":"EUR"}` || string(aps[1].Arguments) != shown {
+		t.Errorf("approvals show %+v, %v", aps, err)
+	}
+}
+
+func TestInvariant8_RejectAndApproveInOneBatch(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Script("mix", `[{"calls":[{"tool_call_id":"a","tool":"transfer","arguments":{"amount":1}},{"tool_call_id":"b","tool":"transfer","arguments":{"amount":2}},`+
+		`{"tool_call_id":"c","tool":"echo","arguments":{}},{"tool_call_id":"d","tool":"transfer","arguments":{"amount":4}}]},{"final":"end"}]`, `{"transfer":true}`)
+	r := h.Create(hosttest.Member, "mix")
+	if len(r.Pause.Approvals) != 3 || len(h.Ran.All()) != 0 {
+		t.Fatalf("%d approvals, ran %v", len(r.Pause.Approvals), h.Ran.All())
+	}
+	ap := r.Pause.Approvals
+	if _, err := h.Answer(hosttest.Admin, r.ID,
+		host.Decision{ApprovalID: ap[2].ID, Kind: "respond", Value: raw(`{"by":"hand"}`)},
+		host.Decision{ApprovalID: ap[0].ID, Kind: "reject", Message: "no"},
+		host.Decision{ApprovalID: ap[1].ID, Kind: "approve"}); err != nil {
+		t.Fatal(err)
+	}
+	r = h.Settled(r.ID)
+	if got := resultsOf(r); r.State != store.RunSucceeded || got != `rejected {"amount":2,"currency":"EUR"} {} {"by":"hand"}` {
+		t.Errorf("run %s: %s", r.State, got)
+	}
+	if r.Calls[0].Error.Message != "no" {
+		t.Errorf("the model is told %q", r.Calls[0].Error.Message)
+	}
+	if got := h.Ran.All(); !slices.Equal(got, []string{`transfer {"amount":2,"currency":"EUR"}`, "echo {}"}) {
+		t.Errorf("ran %v", got)
+	}
+	msgs, err := h.Trajectory(t.Context(), hosttest.Member, r.ID)
+	results := map[string]int{}
+	for i, m := range msgs {
+		if m.Seq != i+1 {
+			t.Errorf("message %d has seq %d", i+1, m.Seq)
+		}
+		if m.Role == "tool" {
+			results[m.ToolCallID]++
+		}
+	}
+	if fmt.Sprint(results) != "map[a:1 b:1 c:1 d:1]" || err != nil {
+		t.Errorf("results by call %v, %v; want one each", results, err)
+	}
+	finished := map[string]int{}
+	for _, e := range h.Events(r.ID) {
+		if e["type"] == "call.finished" {
+			finished[e["tool_call_id"].(string)]++
+		}
+	}
+	if fmt.Sprint(finished) != "map[a:1 b:1 c:1 d:1]" {
+		t.Errorf("call.finished events %v, want one each", finished)
+	}
+}
+
+func TestRespond_FalsyValuesAreRealValues(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.External("ask", `{"echo":true}`)
+	values := []string{"false", "0", `""`, "null", "[]", "{}"}
+	for _, stop := range []struct{ name, tool, args, result string }{
+		{"at the gate", "echo", `{}`, `%s`},
+		{"of a tool", "ask", `{"reason":"await_input","payload":{}}`, `{"reason":"await_input","decision":"respond","user_input":%s}`},
+	} {
+		var calls []string
+		for range values {
+			calls = append(calls, fmt.Sprintf(`{"tool":%q,"arguments":%s}`, stop.tool, stop.args))
+		}
+		r := h.Batch(hosttest.Member, "ask", "["+strings.Join(calls, ",")+"]")
+		r = h.Settled(r.ID)
+		var ds []host.Decision
+		for i, ap := range r.Pause.Approvals {
+			ds = append(ds, host.Decision{ApprovalID: ap.ID, Kind: "respond", Value: raw(values[i])})
+		}
+		if _, err := h.Answer(hosttest.Admin, r.ID, ds...); err != nil {
+			t.Fatal(err)
+		}
+		r = h.Settled(r.ID)
+		for i, c := range r.Calls {
+			if want := fmt.Sprintf(stop.result, values[i]); c.State != store.CallFinished || resultOf(c) != want {
+				t.Errorf("%s: responded %s, the call is %s with %s, want %s", stop.name, values[i], c.State, resultOf(c), want)
+			}
+		}
+	}
+}
+
+func TestExpiry_HoldsAtItsMomentSweptOrNot(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Script("pay", `[{"calls":[{"tool":"transfer","arguments":{"amount":10}}]},{"final":true}]`, `{"transfer":{"ttl":"1h"}}`)
+	inTime, late := h.Create(hosttest.Member, "pay"), h.Create(hosttest.Member, "pay")
+	if got := time.Time(late.Pause.ExpiresAt).Sub(h.Clock.Now()); got != time.Hour {
+		t.Fatalf("the pause is open for %v, want the rule's 1h", got)
+	}
+	h.Clock.Advance(time.Hour - time.Millisecond)
+	if _, err := h.DecideAll(hosttest.Admin, inTime, "approve"); err != nil {
+		t.Errorf("a millisecond before: %v", err)
+	}
+	h.Clock.Advance(time.Millisecond)
+	h.Settled(inTime.ID)
+	try := func() {
+		t.Helper()
+		_, err := h.DecideAll(hosttest.Admin, late, "approve")
+		refusal(t, err, host.CodeApprovalExpired)
+		_, err = h.Decide(t.Context(), hosttest.Admin, late.ID, host.Idempotency{}, hosttest.Body(host.Answer{Decisions: []host.Decision{}}))
+		refusal(t, err, host.CodeApprovalExpired)
+		_, err = h.Resume(t.Context(), hosttest.Admin, late.Pause.ResumeToken, host.Idempotency{}, hosttest.Body(host.Answer{UserInput: raw("1")}))
+		refusal(t, err, host.CodeTokenExpired)
+	}
+	before := h.Stored()
+	try() // not swept yet
+	h.Unchanged(before)
+	if err := h.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	try()
+	r := h.Settled(late.ID)
+	if r.State != store.RunFailed || r.Error == nil || r.Error.Code != "approval_expired" || r.Error.Message != "approval expired" {
+		t.Errorf("run %s, error %+v", r.State, r.Error)
+	}
+	if got := resultOf(r.Calls[0]); got != "cancelled" || !strings.Contains(r.Calls[0].Error.Message, "expired") {
+		t.Errorf("the call ended with %s: %+v", got, r.Calls[0].Error)
+	}
+	if n := h.Ran.Count("transfer"); n != 1 {
+		t.Errorf("the tool ran %d times, want once for the decision in time", n)
+	}
+}
+
+// showContext is a tool that returns the context it was given.
+func showContext(ctx context.Context, s *plugins.Session) error {
+	var req struct{ Context struct{ ToolContext json.RawMessage `json:"tool_context"` } }
+	if err := json.Unmarshal(s.Request(), &req); err != nil {
+		return err
+	}
+	_, err := hosttest.Op(ctx, s, "output", req.Context.ToolContext)
+	return err
+}
+
+func TestToolContext_IsMergedShallowlyAndTheHostsMembersStayTheHosts(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{Tools: map[string]hosttest.Func{"context": showContext}})
+	h.External("ctx", `{"context":true}`)
+	create := func(tc, session string) (host.Run, error) {
+		return h.CreateRun(t.Context(), hosttest.Member, host.Idempotency{}, hosttest.Body(host.NewRun{
+			Agent: "ctx", SessionID: session, ToolContext: raw(tc), Calls: []host.ProposedCall{{Tool: "context"}},
+		}))
+	}
+	for _, tc := range []struct{ context, pointer string }{
+		{`{"approvals":{}}`, "/tool_context/approvals"},
+		{`{"tenant_id":"other"}`, "/tool_context/tenant_id"},
+		{`{"user_id":"admin"}`, "/tool_context/user_id"},
+		{`{"user_id":null}`, "/tool_context/user_id"},
+		{`{"session_id":"s2"}`, "/tool_context/session_id"},
+		{`"x"`, "/tool_context"},
+		{`null`, "/tool_context"},
+	} {
+		_, err := create(tc.context, "s1")
+		if e := refusal(t, err, host.CodeInvalid); e.Pointer != tc.pointer {
+			t.Errorf("%s: pointer %q, want %q", tc.context, e.Pointer, tc.pointer)
+		}
+	}
+	r, err := create(`{"a":1,"b":{"x":1},"tenant_id":"demo","user_id":"member","session_id":"s1"}`, "s1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := host.Answer{Decisions: []host.Decision{{ApprovalID: r.Pause.Approvals[0].ID, Kind: "approve"}}, ToolContext: raw(`{"session_id":"s2"}`)}
+	_, err = h.Decide(t.Context(), hosttest.Admin, r.ID, host.Idempotency{}, hosttest.Body(answer))
+	if e := refusal(t, err, host.CodeInvalid); e.Pointer != "/tool_context/session_id" {
+		t.Errorf("pointer %q", e.Pointer)
+	}
+	// The run's user, not the decider's own name.
+	answer.ToolContext = raw(`{"b":{"y":2},"c":[3],"tenant_id":"demo","user_id":"member","session_id":"s1"}`)
+	if _, err := h.Decide(t.Context(), hosttest.Admin, r.ID, host.Idempotency{}, hosttest.Body(answer)); err != nil {
+		t.Fatal(err)
+	}
+	r = h.Settled(r.ID)
+	want := `{"a":1,"approvals":{},"b":{"y":2},"c":[3],"session_id":"s1","tenant_id":"demo","user_id":"member"}`
+	if got := resultOf(r.Calls[0]); got != want {
+		t.Errorf("the tool got\n %s\nwant\n %s", got, want)
+	}
+	if len(r.Calls[0].ApprovalIDs) != 1 {
+		t.Errorf("a context on resume re-opened the decision: %v", r.Calls[0].ApprovalIDs)
+	}
+}

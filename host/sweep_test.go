@@ -1,0 +1,158 @@
+package host_test
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/host/hosttest"
+	"github.com/pawlhost/pawl/store"
+)
+
+func TestSweep_ExpiresWhatNobodyAnswered(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Script("ops", memoryWrite, "")
+	r := h.Create(hosttest.Member, "ops")
+	h.Clock.Advance(24*time.Hour - time.Millisecond)
+	if err := h.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if v, _ := h.GetRun(t.Context(), hosttest.Member, r.ID); v.State != store.RunAwaitingApproval {
+		t.Fatalf("a millisecond before its time the run is %s", v.State)
+	}
+	h.Clock.Advance(time.Millisecond)
+	// At its time it is over, swept or not.
+	if _, err := h.DecideAll(hosttest.Admin, r, "approve"); host.CodeOf(err) != host.CodeApprovalExpired {
+		t.Fatalf("deciding at expires_at: %v", err)
+	}
+	if err := h.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	v, err := h.GetRun(t.Context(), hosttest.Member, r.ID)
+	if err != nil || v.State != store.RunFailed || v.Error == nil || v.Error.Code != "approval_expired" || v.Error.Message != "approval expired" {
+		t.Fatalf("%v: %s %+v", err, v.State, v.Error)
+	}
+	if _, err := h.DecideAll(hosttest.Admin, r, "approve"); host.CodeOf(err) != host.CodeApprovalExpired {
+		t.Errorf("deciding after the sweep: %v", err)
+	}
+	if h.Ran.Count("write_file") != 0 {
+		t.Error("an expired call ran")
+	}
+	counts := map[string]int{}
+	for _, e := range h.Events(r.ID) {
+		counts[e["type"].(string)]++
+	}
+	if counts["approval.expired"] != 1 || counts["run.finished"] != 1 {
+		t.Errorf("events: %v", counts)
+	}
+	for _, row := range h.AuditRows("demo") {
+		if row.Action == "approval.expire" {
+			if row.ActorKind != "system" || row.ActorID != nil || row.TargetID != r.Pause.Approvals[0].ID || row.Detail["tool"] != "write_file" {
+				t.Errorf("expiry row: %+v", row)
+			}
+			return
+		}
+	}
+	t.Error("no audit row for the expiry")
+}
+
+// A decision at the instant of the sweep: one outcome, one end, one event.
+func TestInvariant9_DecisionRacesTheSweeper(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Agent("quick", `{"planner":{"kind":"script","turns":[{"calls":[{"tool":"transfer","arguments":{"amount":1}}]},{"final":1}]},
+		"tools":["transfer"],"interrupt_on":{"transfer":true},"approval_ttl":"1s"}`)
+	rounds := 1000
+	if testing.Short() {
+		rounds = 100
+	}
+	outcomes := map[store.RunState]int{}
+	for i := range rounds {
+		r := h.Create(hosttest.Member, "quick")
+		// The sweeper starts when the decision has its body: then both are on their way, and either may be first.
+		var wg sync.WaitGroup
+		under := make(chan struct{})
+		var derr error
+		wg.Go(func() {
+			_, derr = h.Decide(context.Background(), hosttest.Admin, r.ID, host.Idempotency{}, func() (host.Answer, error) {
+				close(under)
+				return host.Answer{Decisions: []host.Decision{{ApprovalID: r.Pause.Approvals[0].ID, Kind: "approve"}}}, nil
+			})
+		})
+		wg.Go(func() {
+			<-under
+			for range i % 64 {
+				runtime.Gosched() // now earlier, now later
+			}
+			h.Clock.Advance(time.Second)
+			if err := h.Sweep(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Wait()
+		v := h.Settled(r.ID)
+		outcomes[v.State]++
+		counts := map[string]int{}
+		for _, e := range h.Events(r.ID) {
+			counts[e["type"].(string)]++
+		}
+		decided := derr == nil
+		if decided != (v.State == store.RunSucceeded) || counts["run.finished"] != 1 || counts["approval.decided"]+counts["approval.expired"] != 1 {
+			t.Fatalf("round %d: decision error %v, run %s, events %v", i, derr, v.State, counts)
+		}
+		if n := h.Ran.Count("transfer"); n != outcomes[store.RunSucceeded] {
+			t.Fatalf("round %d: the tool ran %d times for %d approvals", i, n, outcomes[store.RunSucceeded])
+		}
+	}
+	t.Log(outcomes)
+	if outcomes[store.RunSucceeded] == 0 || outcomes[store.RunFailed] == 0 {
+		t.Errorf("the race was none: %v", outcomes)
+	}
+}
+
+func TestSweep_ForgetsAnEndedRunAfterItsRetention(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Script("ops", memoryWrite, "")
+	gone := h.Create(hosttest.Member, "ops")
+	if _, err := h.DecideAll(hosttest.Admin, gone, "approve"); err != nil {
+		t.Fatal(err)
+	}
+	h.Settled(gone.ID)
+	h.Clock.Advance(29 * 24 * time.Hour)
+	kept := h.Create(hosttest.Member, "ops")
+	h.Clock.Advance(24 * time.Hour)
+	if err := h.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.GetRun(t.Context(), hosttest.Owner, gone.ID); host.CodeOf(err) != host.CodeNotFound {
+		t.Errorf("the run whose retention is over: %v", err)
+	}
+	if v, err := h.GetRun(t.Context(), hosttest.Owner, kept.ID); err != nil || !v.State.Ended() {
+		t.Errorf("the run that expired a moment ago: %v %s", err, v.State)
+	}
+	for _, a := range []host.Actor{hosttest.Owner, hosttest.Member} {
+		if runs, _, err := h.ListRuns(t.Context(), a, host.RunFilter{}, host.Page{}); err != nil || len(runs) != 1 {
+			t.Errorf("%s lists %d runs (%v)", a.ID, len(runs), err)
+		}
+	}
+	// Nothing of it is left but what its tools wrote and what the audit says.
+	err := h.Store.View(t.Context(), func(rd store.Reader) error {
+		return rd.Scan(store.Range{Prefix: store.K("t", "demo")}, func(it store.Item) bool {
+			elems, _ := it.Key.Elems()
+			for _, e := range elems {
+				if e == gone.ID {
+					t.Errorf("left over: %v", elems)
+				}
+			}
+			return true
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
