@@ -7,10 +7,10 @@
 // # Space
 //
 // Badger writes its logs and tables through memory maps of sparse files. On a full disk such a write is not an error but
-// SIGBUS, which ends the process. The store therefore asks the file system before every fold and answers ErrFull below
-// Options.MinFree, while memtables and compactions in flight still fit. Other programs can fill the disk in between: the
-// reserve that the host keeps, well above MinFree, is what protects. Preallocating Badger's logs from outside would leave a
-// gap at each change of log, and tables and compactions uncovered.
+// SIGBUS, which ends the process. So the store asks the file system before every fold, and answers ErrFull when less is
+// free than Options.MinFree and what Badger still owes: tables for its logs, the output of its next compaction (space.go).
+// Other programs can fill the disk in between, and only the reserve that the host keeps, well above this, protects from
+// them. Preallocating Badger's files from outside would leave a gap whenever it begins a new one.
 //
 // # Values
 //
@@ -42,7 +42,8 @@ type Options struct {
 	// may or may not be there after a restart, so the process should end without closing the store. It must not
 	// call Close and wait for it.
 	OnFatal func(error)
-	// MinFree is the free space in bytes below which Commit returns ErrFull. 0 means 64 MiB.
+	// MinFree is the margin in bytes: Commit returns ErrFull when less is free than it and what Badger has yet to write
+	// (up to a few hundred MiB in a busy store, next to nothing in a small one). 0 means 64 MiB.
 	MinFree uint64
 	// Maintain is the time between two passes of garbage collection. 0 means ten minutes.
 	Maintain time.Duration
@@ -99,7 +100,7 @@ const (
 )
 
 // Open opens the directory, or makes it. Errors: ErrLocked when another process uses it, ErrFormat when a newer pawl (or
-// another program) wrote it.
+// another program) wrote it, ErrFull when there is no room to open it.
 func Open(dir string, opts Options) (*Store, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -118,6 +119,10 @@ func Open(dir string, opts Options) (*Store, error) {
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
+	}
+	if free, ok := opts.freeSpace(dir); ok && free < unflushed(dir) {
+		return nil, fmt.Errorf("%w: %s has %d MiB left and needs %d to open: make room", store.ErrFull, dir, free>>20,
+			unflushed(dir)>>20)
 	}
 	db, err := badger.Open(badgerOptions(dir, opts))
 	switch {
@@ -253,7 +258,7 @@ func (s *Store) maintain() {
 			return
 		case now := <-tick.C:
 			s.collect()
-			if now.Sub(last) < day || !s.takeSwept() {
+			if now.Sub(last) < day || !s.roomToFlatten() || !s.takeSwept() {
 				continue
 			}
 			if err := s.db.Flatten(1); err != nil {
@@ -276,6 +281,16 @@ func (s *Store) collect() {
 			return
 		}
 	}
+}
+
+// roomToFlatten reports whether the whole tree fits a second time.
+func (s *Store) roomToFlatten() bool {
+	free, ok := s.Space()
+	var tree int64
+	for _, l := range s.db.Levels() {
+		tree += l.Size
+	}
+	return !ok || free > uint64(2*tree)+plenty
 }
 
 func (s *Store) takeSwept() bool {

@@ -110,6 +110,8 @@ func (s *Store) submit(ctx context.Context, c change) (store.Receipt, error) {
 type state struct {
 	version uint64 // last one given out
 	heads   headCache
+
+	debt, debtAge uint64 // bytes that Badger owes the disk, and bytes written since that was looked up
 }
 
 func (s *Store) commitLoop() {
@@ -222,25 +224,6 @@ func (s *Store) fold(batch []*request) error {
 	s.install()
 	for _, a := range p.appended {
 		s.feed.Publish(a.log, a.entry)
-	}
-	return nil
-}
-
-// full returns ErrFull when the medium cannot take the batch and what Badger has still to write out. Changes that only
-// delete pass for longer: they are how space comes back.
-func (s *Store) full(batch []*request) error {
-	need, deletes := uint64(0), true
-	for _, r := range batch {
-		need += 2 * uint64(r.size)
-		deletes = deletes && len(r.puts)+len(r.appends) == 0
-	}
-	if deletes {
-		need += s.opts.MinFree / 2
-	} else {
-		need += s.opts.MinFree
-	}
-	if free, ok := s.Space(); ok && free < need {
-		return fmt.Errorf("%w: %s has %d MiB left and needs %d: make room", store.ErrFull, s.dir, free>>20, need>>20)
 	}
 	return nil
 }

@@ -4,3 +4,5 @@ package badgerstore
 
 // freeSpace is not known here; the operator watches the disk.
 func freeSpace(string) (uint64, bool) { return 0, false }
+
+func usedBytes(string) uint64 { return 0 }

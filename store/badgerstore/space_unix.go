@@ -12,3 +12,12 @@ func freeSpace(dir string) (uint64, bool) {
 	}
 	return uint64(st.Bavail) * uint64(st.Bsize), true
 }
+
+// usedBytes returns what a sparse file takes on disk; 0 when it is gone.
+func usedBytes(path string) uint64 {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0
+	}
+	return uint64(st.Blocks) * 512
+}
