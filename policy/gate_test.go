@@ -60,8 +60,8 @@ func TestInvariant5_DefaultStopsHoldForEveryPathForm(t *testing.T) {
 		{str("/\u202esemomem/x"), true},
 		{str("/mem\u00adories/x"), true},
 		{str("\ufeff/memories/x"), true},
-		{str("/cafe\u0301/x"), true},      // NFD
-		{str("/\u212b/x"), true},          // a sign that NFC writes as a letter
+		{str("/cafe\u0301/x"), true}, // NFD
+		{str("/\u212b/x"), true},     // a sign that NFC writes as a letter
 		{`{}`, true},
 		{`{"path":null}`, true},
 		{`{"path":["/notes/x"]}`, true},

@@ -114,12 +114,17 @@ func moduleErrors(err error) error {
 // collected are the rules that the gate reads from people's packages; in pawl.rules.authz only deny has a meaning.
 var collected = []string{"pause", "deny"}
 
+var (
+	rulesPackage = ast.MustParseRef("data.pawl.rules")
+	authzPackage = ast.MustParseRef("data.pawl.rules.authz")
+)
+
 // checkPeoples refuses what could weaken the base or would be ignored silently: another package, and a `pause` or `deny` that
 // is not a set, so that its value would never be looked at.
 func checkPeoples(m *ast.Module) error {
 	pkg := packageName(m)
 	at := func(l *ast.Location, text string) error { return fmt.Errorf("%s:%d: %s", l.File, l.Row, text) }
-	if pkg != "pawl.rules" && !strings.HasPrefix(pkg, "pawl.rules.") {
+	if !m.Package.Path.HasPrefix(rulesPackage) {
 		return at(m.Package.Location, fmt.Sprintf("package %s: your rules live in package pawl.rules or below it (authorization: pawl.rules.authz); the rest is the host's", pkg))
 	}
 	for _, part := range m.Package.Path[3:] {
@@ -132,7 +137,7 @@ func checkPeoples(m *ast.Module) error {
 		if !slices.Contains(collected, name) {
 			continue
 		}
-		if isAuthz(pkg) && name == "pause" {
+		if isAuthz(m) && name == "pause" {
 			return at(r.Location, "pause has no meaning in pawl.rules.authz: an act is allowed or refused; use deny, or move the rule to pawl.rules")
 		}
 		if r.Head.RuleKind() != ast.MultiValue || len(r.Head.Ref()) != 1 {
@@ -144,9 +149,7 @@ func checkPeoples(m *ast.Module) error {
 
 func packageName(m *ast.Module) string { return strings.TrimPrefix(m.Package.Path.String(), "data.") }
 
-func isAuthz(pkg string) bool {
-	return pkg == "pawl.rules.authz" || strings.HasPrefix(pkg, "pawl.rules.authz.")
-}
+func isAuthz(m *ast.Module) bool { return m.Package.Path.HasPrefix(authzPackage) }
 
 // collect adds the rules by which the base reads `pause` and `deny` of packages below pawl.rules, so that a team's own
 // package counts without a word in the root package.
@@ -165,7 +168,7 @@ func collect(modules map[string]module) error {
 			line := fmt.Sprintf("some x in data.%s.%s\n", pkg, source)
 			switch {
 			case !slices.Contains(collected, source):
-			case isAuthz(pkg):
+			case isAuthz(m.parsed):
 				authz["refusals contains opaque(x) if "+line] = true
 			case source == "pause":
 				gate["asked contains opaque(x) if "+line] = true
