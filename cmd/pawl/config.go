@@ -36,6 +36,7 @@ type config struct {
 	plugins    string
 	hostKey    string
 	origins    []string
+	metrics    bool
 	workers    int
 	ttl        time.Duration
 	sweep      time.Duration
@@ -50,7 +51,7 @@ type config struct {
 
 // hostSettings are the flags that a configuration file and the environment may also set.
 var hostSettings = []string{
-	"data", "listen", "rules", "plugins", "allow-origin", "workers", "approval-ttl", "approval-sweep-interval", "retention",
+	"data", "listen", "rules", "plugins", "allow-origin", "metrics-open", "workers", "approval-ttl", "approval-sweep-interval", "retention",
 	"store-reserve", "store-reserve-low", "log-level",
 }
 
@@ -63,6 +64,7 @@ func (c *config) hostFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.plugins, "plugins", "", "folder of plugins (*.wasm)")
 	f.StringVar(&c.file, "config", "", "configuration file (YAML or JSON)")
 	f.StringSliceVar(&c.origins, "allow-origin", nil, "further browser origin that may open WebSockets (repeatable)")
+	f.BoolVar(&c.metrics, "metrics-open", false, "serve /metrics without a key")
 	f.IntVar(&c.workers, "workers", 0, "runs driven at the same time (0: twice the CPUs, at least 8)")
 	f.DurationVar(&c.ttl, "approval-ttl", 24*time.Hour, "how long an approval waits")
 	f.DurationVar(&c.sweep, "approval-sweep-interval", 30*time.Second, "how often expired approvals are looked for")

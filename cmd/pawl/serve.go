@@ -81,7 +81,7 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 	// Only from here on does anybody get an answer, so /readyz is 200 after the keys are there.
 	fmt.Fprintf(a.stdout, "pawl listens on http://%s%s\n", ln.Addr(), where)
 	v, _ := buildVersion()
-	return b.serve(ctx, ln, log, api.Options{Dev: a.dev, Origins: a.origins, MetricsOpen: a.dev, Log: log, Version: v})
+	return b.serve(ctx, ln, log, api.Options{Dev: a.dev, Origins: a.origins, MetricsOpen: a.metrics || a.dev, Log: log, Version: v})
 }
 
 // bind listens. For --dev it makes sure that nobody but this machine can connect, whatever the name resolves to.
