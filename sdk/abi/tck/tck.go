@@ -13,7 +13,7 @@ import (
 	"github.com/pawlhost/pawl/sdk/abi"
 )
 
-//go:embed command.wasm core.wasm command0.json command1.json core.json
+//go:embed command.wasm core.wasm hello.wasm command0.json command1.json core.json
 var files embed.FS
 
 // Guest is a module with its manifest.
@@ -34,6 +34,10 @@ func Guests() []Guest {
 		{"described", abi.LevelCore, read("core.wasm"), nil},
 	}
 }
+
+// Hello is the module of sdk/guest/go/hello: a Go program of 3 MB, for tests of
+// the Go SDK and for benchmarks. It describes itself.
+func Hello() []byte { return read("hello.wasm") }
 
 func read(name string) []byte {
 	raw, err := files.ReadFile(name)

@@ -264,3 +264,64 @@ func TestManifestsNameTheirLevel(t *testing.T) {
 		}
 	}
 }
+
+// What sdk/guest/go/hello's own test says natively holds for the compiled module, too.
+func TestTheGoSDKSpeaksTheABI(t *testing.T) {
+	t.Parallel()
+	if race {
+		t.Skip("a Go guest takes 20 s to compile under the race detector; run this test without -race")
+	}
+	set := open(t, tck.Guest{Name: "hello", Module: tck.Hello()})
+	kv := map[string]string{"visits": "41"}
+	call := func(name, arguments, approvals string) *plugins.Result {
+		r := set.Call(t.Context(), plugins.Call{Tool: tool(t, set, "hello", name), RunID: "run_1", CallID: "call_1",
+			Arguments: json.RawMessage(arguments), Approvals: json.RawMessage(approvals), KV: store(kv)})
+		for _, w := range r.Writes {
+			if kv[w.Key] = string(w.Value); w.Deleted {
+				delete(kv, w.Key)
+			}
+		}
+		return r
+	}
+	if got := tool(t, set, "hello", "greet"); got.Effects != abi.EffectsRead || got.Description != "Greet somebody." {
+		t.Errorf("described as %+v", got)
+	}
+	r := call("greet", `{"lang":"pl","name":"\"Ada\" 😀"}`, "")
+	if r.Failure != nil || string(r.Output) != `{"text":"Cześć, \"Ada\" 😀!"}` || len(r.Logs) != 1 || r.Logs[0].Level != abi.LogDebug {
+		t.Errorf("greet: %s, %+v, logs %v", r.Output, r.Failure, r.Logs)
+	}
+	if r := call("greet", `{"lang":"xx","name":""}`, ""); r.Failure == nil || r.Failure.ToolCode != "unknown_language" {
+		t.Errorf("greet in an unknown language: %s, %+v", r.Output, r.Failure)
+	}
+	if r := call("count", `{"key":"visits"}`, ""); string(r.Output) != `{"total":42}` || kv["visits"] != "42" {
+		t.Errorf("count: %s, %+v, KV %q", r.Output, r.Failure, kv)
+	}
+	r = call("reset", `{"key":"visits"}`, "")
+	if r.Pause == nil || r.Pause.Reason != abi.ReasonApprovalRequired || kv["visits"] != "42" {
+		t.Errorf("reset: %+v, %+v, KV %q; want a pause", r.Pause, r.Failure, kv)
+	}
+	if r := call("reset", `{"key":"visits"}`, `{"reset visits":true}`); string(r.Output) != `{"total":0}` || len(kv) != 0 {
+		t.Errorf("reset, approved: %s, %+v, KV %q", r.Output, r.Failure, kv)
+	}
+}
+
+func BenchmarkCallOfAGoGuest(b *testing.B) {
+	dir := b.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "hello.wasm"), tck.Hello(), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	set, err := plugins.Open(b.Context(), plugins.Options{Dir: dir})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer set.Close(context.Background())
+	greet, ok := set.Lookup("greet")
+	if !ok {
+		b.Fatal(set.Skipped())
+	}
+	for b.Loop() {
+		if r := set.Call(b.Context(), plugins.Call{Tool: greet, Arguments: json.RawMessage(`{"name":"Ada"}`)}); r.Failure != nil {
+			b.Fatal(r.Failure)
+		}
+	}
+}

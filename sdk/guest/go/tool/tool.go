@@ -84,8 +84,12 @@ func Fail(code, format string, args ...any) error {
 }
 
 type entry struct {
-	manifest manifestTool
-	run      func(c *Call, arguments json.RawMessage) (any, error)
+	name string
+	spec Spec
+	// schema makes the input schema. It waits for a plugin to describe itself,
+	// since every call would pay for it otherwise: init runs in each instance.
+	schema func() json.RawMessage
+	run    func(c *Call, arguments json.RawMessage) (any, error)
 }
 
 // set is a plugin: what Handle and Describe put together.
@@ -106,30 +110,27 @@ func Describe(info Info) { plugin.info = info }
 // string keys, structs, pointers, any and json.RawMessage; no additional
 // properties. A field is required unless it is a pointer or has omitempty or
 // omitzero. The tags description:"…", format:"…", enum:"a|b" and default:"JSON"
-// add those keywords. For anything else give Spec.Input; Handle panics when a
-// type is beyond it.
+// add those keywords. For anything else give Spec.Input: a plugin with a type
+// that is beyond this panics when it describes itself, that is, when it is
+// loaded, and in a test that calls tooltest.Manifest.
 func Handle[In, Out any](name string, spec Spec, handler func(*Call, In) (Out, error)) {
 	plugin.add(entryOf(name, spec, handler))
 }
 
 func (s *set) add(e entry) {
 	for _, other := range s.tools {
-		if other.manifest.Name == e.manifest.Name {
-			panic("tool: " + e.manifest.Name + " is registered twice")
+		if other.name == e.name {
+			panic("tool: " + e.name + " is registered twice")
 		}
 	}
 	s.tools = append(s.tools, e)
 }
 
 func entryOf[In, Out any](name string, spec Spec, handler func(*Call, In) (Out, error)) entry {
-	if spec.Input == nil {
-		spec.Input = schemaOf[In](name)
-	}
-	if spec.Effects == "" {
-		spec.Effects = Write
-	}
 	return entry{
-		manifest: manifestTool{name, spec.Description, spec.Input, spec.Output, spec.Effects},
+		name:   name,
+		spec:   spec,
+		schema: func() json.RawMessage { return schemaOf[In](name) },
 		run: func(c *Call, arguments json.RawMessage) (any, error) {
 			var in In
 			if err := json.Unmarshal(arguments, &in); err != nil {
@@ -155,7 +156,7 @@ func (s *set) serve(host Host) int {
 	}
 	c.request = request
 	for _, t := range s.tools {
-		if t.manifest.Name != request.Tool {
+		if t.name != request.Tool {
 			continue
 		}
 		result, err := t.run(c, request.Arguments)
@@ -204,7 +205,13 @@ type manifestTool struct {
 func (s *set) describe(host Host) int {
 	m := manifest{ABI: abi.Version, Level: abi.LevelCore, Name: s.info.Name, Version: s.info.Version}
 	for _, t := range s.tools {
-		m.Tools = append(m.Tools, t.manifest)
+		if t.spec.Input == nil {
+			t.spec.Input = t.schema()
+		}
+		if t.spec.Effects == "" {
+			t.spec.Effects = Write
+		}
+		m.Tools = append(m.Tools, manifestTool{t.name, t.spec.Description, t.spec.Input, t.spec.Output, t.spec.Effects})
 	}
 	if s.info.KV != "" {
 		m.Permissions = map[string]string{"kv": s.info.KV}

@@ -263,7 +263,10 @@ func (c *call) kvOp(op string, request []byte) (any, *tool.Error) {
 		return nil, &tool.Error{Code: abi.CodeConflict, Message: r.Key + " has changed", Retryable: true}
 	}
 	if op == abi.OpKVDelete {
-		delete(c.kv, r.Key)
+		if found {
+			delete(c.kv, r.Key)
+			c.versions[r.Key]++
+		}
 		return struct{}{}, nil
 	}
 	switch {

@@ -1,0 +1,5 @@
+//go:build race
+
+package tck_test
+
+const race = true
