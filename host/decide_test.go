@@ -606,7 +606,11 @@ func TestExpiry_HoldsAtItsMomentSweptOrNot(t *testing.T) {
 
 // showContext is a tool that returns the context it was given.
 func showContext(ctx context.Context, s *plugins.Session) error {
-	var req struct{ Context struct{ ToolContext json.RawMessage `json:"tool_context"` } }
+	var req struct {
+		Context struct {
+			ToolContext json.RawMessage `json:"tool_context"`
+		}
+	}
 	if err := json.Unmarshal(s.Request(), &req); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package hosttest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,15 +33,17 @@ func echo(ctx context.Context, s *plugins.Session) error {
 
 // Op does one operation and returns what it was answered.
 func Op(ctx context.Context, s *plugins.Session, op string, req any) (json.RawMessage, error) {
-	b, err := json.Marshal(req)
-	if err != nil {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false) // what is JSON already leaves as it came
+	if err := enc.Encode(req); err != nil {
 		return nil, err
 	}
 	var ans struct {
 		OK    json.RawMessage
 		Error *struct{ Code, Message string }
 	}
-	if err := json.Unmarshal(s.Dispatch(ctx, op, b), &ans); err != nil {
+	if err := json.Unmarshal(s.Dispatch(ctx, op, b.Bytes()), &ans); err != nil {
 		return nil, err
 	}
 	if ans.Error != nil {
