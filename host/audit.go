@@ -53,6 +53,28 @@ const refusalWindow = time.Minute
 // refused records a refusal (403 or 409) of an act on a target, and returns err as it is. The row is durable before the
 // refusal is told.
 func (h *Host) refused(ctx context.Context, a Actor, action, targetKind, target string, err error) error {
+	return h.refuse(ctx, a, []auditRecord{{Action: action, TargetKind: targetKind, Target: target}}, err)
+}
+
+// refusedDecision is refused for a decision: a row for each approval of the pause.
+func (h *Host) refusedDecision(ctx context.Context, a Actor, r *run, err error) error {
+	if r == nil {
+		return err
+	}
+	if len(r.approvals) == 0 {
+		return h.refused(ctx, a, "approval.decide", "run", r.ID, err)
+	}
+	var rows []auditRecord
+	for _, ap := range r.approvals {
+		rows = append(rows, auditRecord{
+			Action: "approval.decide", TargetKind: "pending_approval", Target: ap.ID,
+			Detail: mustJSON(map[string]any{"tool": ap.Tool, "call_id": ap.CallID, "run_id": r.ID}),
+		})
+	}
+	return h.refuse(ctx, a, rows, err)
+}
+
+func (h *Host) refuse(ctx context.Context, a Actor, rows []auditRecord, err error) error {
 	code := CodeOf(err)
 	outcome := outcomeError
 	switch code {
@@ -63,13 +85,17 @@ func (h *Host) refused(ctx context.Context, a Actor, action, targetKind, target 
 		return err
 	}
 	h.stats.refused.Add(1)
-	if !h.firstRefusal(refusal{a.Tenant, a.ID, targetKind + " " + target, string(code)}) {
+	var c store.Change
+	for _, row := range rows {
+		if !h.firstRefusal(refusal{a.Tenant, a.ID, row.TargetKind + " " + row.Target, string(code)}) {
+			continue
+		}
+		row.At, row.ActorKind, row.Actor, row.Outcome, row.Reason = h.now(), a.Kind, a.ID, outcome, string(code)
+		c.Append(auditLog(a.Tenant), store.Encode(row))
+	}
+	if c.Empty() {
 		return err
 	}
-	var c store.Change
-	c.Append(auditLog(a.Tenant), store.Encode(auditRecord{
-		At: h.now(), ActorKind: a.Kind, Actor: a.ID, Action: action, TargetKind: targetKind, Target: target, Outcome: outcome, Reason: string(code),
-	}))
 	if _, cerr := h.store.Commit(ctx, &c); cerr != nil {
 		return cerr
 	}

@@ -664,3 +664,9 @@ func TestToolContext_IsMergedShallowlyAndTheHostsMembersStayTheHosts(t *testing.
 		t.Errorf("a context on resume re-opened the decision: %v", r.Calls[0].ApprovalIDs)
 	}
 }
+
+// showRequest is a tool that returns all that it was given.
+func showRequest(ctx context.Context, s *plugins.Session) error {
+	_, err := hosttest.Op(ctx, s, "output", s.Request())
+	return err
+}

@@ -34,6 +34,7 @@ type hydrate struct {
 	Pause    string   `json:"p,omitempty"` // its payload
 	Call     *callRef `json:"c,omitempty"` // its result
 	Output   bool     `json:"o,omitempty"` // of the run
+	Input    bool     `json:"i,omitempty"` // of the run
 }
 
 type callRef [3]int // frame, turn, index
@@ -268,6 +269,12 @@ func (h *Host) hydrate(ctx context.Context, tenant string, rec eventRecord, m ma
 		if hy.Output {
 			return get(rd, key.With("out"), &out)
 		}
+		if hy.Input {
+			var rc store.RunContext
+			err := get(rd, key.With("ctx"), &rc)
+			out = rc.Input
+			return err
+		}
 		id := hy.Approval
 		if hy.Pause != "" {
 			var p store.Pause
@@ -291,8 +298,21 @@ func (h *Host) hydrate(ctx context.Context, tenant string, rec eventRecord, m ma
 		return err
 	}
 	switch {
-	case hy.Output:
-		m["output"], err = h.text(ctx, tenant, out)
+	case hy.Output || hy.Input:
+		var text json.RawMessage
+		if text, err = h.text(ctx, tenant, out); err != nil {
+			return err
+		}
+		if rec.Type != "message" {
+			m["output"] = text
+			break
+		}
+		var msg Message
+		if err := json.Unmarshal(m["message"].(json.RawMessage), &msg); err != nil {
+			return err
+		}
+		msg.Content = text
+		m["message"] = msg
 	case hy.Call != nil:
 		if c.Result != nil {
 			m["result"], err = h.text(ctx, tenant, *c.Result)

@@ -58,6 +58,7 @@ func pauseKey(run store.Key, id string) store.Key    { return run.With("pause", 
 // The kinds of due entries.
 const (
 	duePause  = "pause"  // due/MS/pause/TENANT/RUN/PAUSE
+	dueWarn   = "warn"   // due/MS/warn/TENANT/RUN/PAUSE
 	dueRetain = "retain" // due/MS/retain/TENANT/RUN
 	dueIdem   = "idem"   // due/MS/idem/TENANT/… the rest of the idempotency key
 )

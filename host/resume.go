@@ -26,9 +26,10 @@ const maxDecisionText = 16 << 10
 // Decide answers the open pause of a run. It decides every pending approval that the actor may decide, or changes nothing.
 // Of racing requests exactly one wins; the others get CodeAlreadyDecided with who decided what.
 func (h *Host) Decide(ctx context.Context, a Actor, id string, idem Idempotency, body Lazy[Answer]) (Run, error) {
-	find := func() (*run, error) { return h.open(ctx, a, id) }
+	var r *run
+	find := func() (_ *run, err error) { r, err = h.open(ctx, a, id); return r, err }
 	v, err := h.answerPause(ctx, a, find, idem, body, false)
-	return v, h.refused(ctx, a, "approval.decide", "run", id, err)
+	return v, h.refusedDecision(ctx, a, r, err)
 }
 
 // Resume answers the pause that a token names. Holding the token is not enough: policy must allow the actor too. Unknown,
@@ -39,7 +40,7 @@ func (h *Host) Resume(ctx context.Context, a Actor, token string, idem Idempoten
 	if !ok {
 		return Run{}, unknown
 	}
-	var runID string
+	var known *run
 	find := func() (*run, error) {
 		r, err := h.pauseRun(ctx, a.Tenant, pauseID)
 		if errors.Is(err, store.ErrNotFound) {
@@ -48,11 +49,11 @@ func (h *Host) Resume(ctx context.Context, a Actor, token string, idem Idempoten
 		if err != nil {
 			return nil, err
 		}
-		runID = r.ID
 		current, superseded := h.verify(a.Tenant, r.ID, r.pause, keyID, mac)
 		if !current && !superseded {
 			return nil, unknown
 		}
+		known = r
 		if _, err := h.decider(ctx, a, r); err != nil {
 			return nil, err
 		}
@@ -62,7 +63,7 @@ func (h *Host) Resume(ctx context.Context, a Actor, token string, idem Idempoten
 		return r, nil
 	}
 	v, err := h.answerPause(ctx, a, find, idem, body, true)
-	return v, h.refused(ctx, a, "approval.decide", "run", runID, err)
+	return v, h.refusedDecision(ctx, a, known, err)
 }
 
 // pauseRun loads the run of a pause, with that pause (which may not be its last one).

@@ -66,6 +66,8 @@ func (h *Host) sweepOne(ctx context.Context, k store.Key) error {
 	switch elems[2] {
 	case duePause:
 		return h.expirePause(ctx, k, rest[0].(string), rest[1].(string), rest[2].(string))
+	case dueWarn:
+		return h.warnPause(ctx, k, rest[0].(string), rest[1].(string), rest[2].(string))
 	case dueRetain:
 		return h.forgetRun(ctx, k, rest[0].(string), rest[1].(string))
 	default: // an Idempotency-Key; the record itself says whether it still counts
@@ -105,6 +107,31 @@ func (h *Host) expirePause(ctx context.Context, k store.Key, tenant, id, pauseID
 		h.stats.expired.Add(1)
 		h.log.Info("approval expired", "tenant", tenant, "run_id", id, "pause_id", pauseID)
 		return nil
+	}
+}
+
+// warnPause announces, once, that a pause will expire.
+func (h *Host) warnPause(ctx context.Context, k store.Key, tenant, id, pauseID string) error {
+	for {
+		r, err := h.load(ctx, tenant, id)
+		if errors.Is(err, store.ErrNotFound) {
+			return h.done(ctx, k)
+		}
+		if err != nil {
+			return err
+		}
+		if !r.State.Paused() || r.PauseID != pauseID {
+			return h.done(ctx, k)
+		}
+		if !h.now().Before(r.pause.ExpiresAt) {
+			return h.expirePause(ctx, k, tenant, id, pauseID) // too late for a warning; the end takes this entry with it
+		}
+		s := h.step(r)
+		s.warn()
+		s.change.Delete(k)
+		if err := h.commit(ctx, s); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
 	}
 }
 

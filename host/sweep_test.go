@@ -80,12 +80,15 @@ func TestInvariant9_DecisionRacesTheSweeper(t *testing.T) {
 		wg.Go(func() {
 			_, derr = h.Decide(context.Background(), hosttest.Admin, r.ID, host.Idempotency{}, func() (host.Answer, error) {
 				close(under)
+				for range (i * 7) % 256 {
+					runtime.Gosched()
+				}
 				return host.Answer{Decisions: []host.Decision{{ApprovalID: r.Pause.Approvals[0].ID, Kind: "approve"}}}, nil
 			})
 		})
 		wg.Go(func() {
 			<-under
-			for range i % 64 {
+			for range i % 32 {
 				runtime.Gosched() // now earlier, now later
 			}
 			h.Clock.Advance(time.Second)

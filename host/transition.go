@@ -45,6 +45,9 @@ func (s *step) create() {
 		s.change.Put(ownKey(r.Tenant, sub).With(r.ID), nil)
 	}
 	s.event("run.created", map[string]any{"agent": r.Agent, "agent_version": r.AgentVersion, "created_by": r.CreatedBy}, hydrate{})
+	if r.ctx.Input.Inline != nil || r.ctx.Input.Blob != "" {
+		s.event("message", map[string]any{"message": Message{Seq: r.Messages, Role: "user"}}, hydrate{Input: true})
+	}
 }
 
 // seal completes the change. The run in memory is what the store holds once the change is committed, but for its version.
@@ -238,10 +241,11 @@ func (s *step) suspend(stops []stopped, ttl time.Duration) {
 		}
 		s.event("approval.requested", nil, hydrate{Approval: a.ID})
 	}
-	r.State, r.Boot, r.AwaitingSince, r.PauseID, r.DueAt = state, "", s.now, p.ID, p.ExpiresAt
+	r.State, r.Boot, r.AwaitingSince, r.PauseID = state, "", s.now, p.ID
 	s.change.Put(pauseKey(r.key, p.ID), store.Encode(p))
 	s.change.Put(pausesKey(r.Tenant).With(p.ID), []byte(r.ID))
 	s.change.Put(dueKey(p.ExpiresAt, duePause, r.Tenant, r.ID, p.ID), nil)
+	s.change.Put(dueKey(warnAt(p), dueWarn, r.Tenant, r.ID, p.ID), nil)
 	s.event("run.paused", map[string]any{"pause_id": p.ID, "reason": stops[0].reason, "approval_ids": p.Approvals}, hydrate{Pause: p.ID})
 }
 
@@ -272,8 +276,22 @@ func (s *step) close(state store.PauseState) {
 	r := s.r
 	r.pause.State, r.pause.ClosedAt = state, s.now
 	s.change.Put(pauseKey(r.key, r.pause.ID), store.Encode(r.pause))
-	s.change.Delete(dueKey(r.DueAt, duePause, r.Tenant, r.ID, r.pause.ID))
-	r.DueAt = time.Time{}
+	s.change.Delete(dueKey(r.pause.ExpiresAt, duePause, r.Tenant, r.ID, r.pause.ID))
+	s.change.Delete(dueKey(warnAt(r.pause), dueWarn, r.Tenant, r.ID, r.pause.ID))
+}
+
+// warnAt is when a pause is announced to expire: in the last tenth of its time.
+func warnAt(p *store.Pause) time.Time {
+	return p.ExpiresAt.Add(-p.ExpiresAt.Sub(p.CreatedAt) / 10)
+}
+
+// warn announces that the pause will expire.
+func (s *step) warn() {
+	for _, a := range s.r.approvals {
+		if a.State == store.ApprovalPending {
+			s.event("approval.expiring", map[string]any{"approval_id": a.ID, "call_id": a.CallID, "expires_at": Time(a.ExpiresAt)}, hydrate{})
+		}
+	}
 }
 
 // decide records a decision on one approval.
@@ -368,6 +386,7 @@ func (s *step) end(state store.RunState, output *store.Body, failure *store.Fail
 		r.HasOutput = true
 		s.change.Put(r.key.With("out"), store.Encode(output))
 		hy.Output = true
+		s.event("message", map[string]any{"message": Message{Seq: r.FinalMessage, Role: "assistant"}}, hy)
 	}
 	if failure != nil {
 		failure.Message = clip(failure.Message, maxErrorText)

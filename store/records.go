@@ -73,7 +73,6 @@ type Run struct {
 	UpdatedAt     time.Time `json:"ua"`
 	AwaitingSince time.Time `json:"as,omitzero"`
 	PauseID       string    `json:"pi,omitempty"` // the open pause, or the last one
-	DueAt         time.Time `json:"da,omitzero"`  // the due index entry of the open pause
 	// Boot is the claim: the process that drives the run. A claim of another boot is dead.
 	Boot string `json:"bo,omitempty"`
 	// Begun is set by the first claim; Resume from the last decision until the claim that applies it.
