@@ -89,6 +89,7 @@ func (c *child) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.keys = nil
 	return json.Unmarshal(raw, &c.keys)
 }
 

@@ -34,7 +34,7 @@ import (
 // crashHost is the main of the host that is killed.
 func crashHost() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // as main does
 	a := &app{config: config{env: os.Environ()}, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 	c := a.serveCommand()
 	c.SetArgs(os.Args[2:]) // after "serve"
@@ -53,10 +53,16 @@ func crashHost() {
 func addCounter(file string) func(*plugins.Set) error {
 	return func(set *plugins.Set) error {
 		return set.AddFunc(plugins.Manifest{
-			Name:        "counter",
-			Tools:       []plugins.ToolSpec{{Name: "count", Description: "counts its calls", InputSchema: json.RawMessage(`{"type":"object"}`)}},
+			Name: "counter",
+			Tools: []plugins.ToolSpec{
+				{Name: "count", Description: "counts its calls", InputSchema: json.RawMessage(`{"type":"object"}`)},
+				{Name: "stall", Description: "never returns", InputSchema: json.RawMessage(`{"type":"object"}`)},
+			},
 			Permissions: plugins.Permissions{KV: "rw"},
 		}, func(ctx context.Context, s *plugins.Session) error {
+			if s.Tool().Bare == "stall" {
+				select {} // against the rule that a function ends with its context
+			}
 			var req struct {
 				Context struct {
 					CallID string `json:"call_id"`
