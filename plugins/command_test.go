@@ -28,8 +28,8 @@ func TestInvariant11_CommandsEndWithinTheirLimitsAndTheNextCallWorks(t *testing.
 			{"two", CodeToolError, "more follows"},
 			{"dup", CodeToolError, "duplicate"},
 			{"big", CodeToolError, "2^53"},
-			{"sleep", CodeTimeout, "within 300ms"},
-			{"loop", CodeTimeout, "within 300ms"},
+			{"sleep", CodeTimeout, "within 1s"},
+			{"loop", CodeTimeout, "within 1s"},
 			{"longline", CodeLimit, ""},
 			{"unknown", CodeToolError, "no such tool"},
 		} {

@@ -141,13 +141,7 @@ func compileWith(ctx context.Context, binary []byte, pages uint32, dir string) (
 
 // compile compiles binary, from the cache in dir if there is one.
 func (s *Set) compile(ctx context.Context, binary []byte, pages uint32) (*build, error) {
-	root := s.opt.CacheDir
-	if root != "" {
-		if err := privateDir(root); err != nil {
-			s.log.Warn("compile cache not used", "reason", err.Error())
-			root = ""
-		}
-	}
+	root := s.cache
 	if root == "" {
 		return compileWith(ctx, binary, pages, "")
 	}
@@ -175,6 +169,25 @@ func (s *Set) compile(ctx context.Context, binary []byte, pages uint32) (*build,
 		s.log.Warn("compile cache entry not kept", "reason", err.Error())
 	}
 	return b, nil
+}
+
+// openCache makes the cache's folder ready and sweeps what a process that died has left in it. Without a usable folder
+// the host works, only slower to start.
+func (s *Set) openCache() {
+	if s.opt.CacheDir == "" {
+		return
+	}
+	if err := privateDir(s.opt.CacheDir); err != nil {
+		s.log.Warn("compile cache not used", "reason", err.Error())
+		return
+	}
+	s.cache = s.opt.CacheDir
+	left, _ := filepath.Glob(filepath.Join(s.cache, ".*-*"))
+	for _, dir := range left {
+		if st, err := os.Stat(dir); err == nil && time.Since(st.ModTime()) > time.Hour {
+			_ = os.RemoveAll(dir)
+		}
+	}
 }
 
 // privateDir makes dir and insists that only we can write it: what is in it is run as machine code.

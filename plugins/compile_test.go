@@ -100,6 +100,14 @@ func TestCacheIsUsedAndNotWhenOthersCanWriteIt(t *testing.T) {
 	if err := verify(entry); err != nil {
 		t.Error(err)
 	}
+	left := filepath.Join(dir, ".new-1234")
+	if err := errors.Join(os.Chmod(dir, 0o700), os.Mkdir(left, 0o700), os.Chtimes(left, old, old.Add(-time.Hour))); err != nil {
+		t.Fatal(err)
+	}
+	openSet(t, cacheOptions(t, dir, nil))
+	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("what a dead process left is still there")
+	}
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}

@@ -31,6 +31,7 @@ type Options struct {
 type Set struct {
 	opt   Options
 	log   *slog.Logger
+	cache string         // the compile cache's folder, "" for none
 	calls sync.WaitGroup // running calls, so that Close can wait
 
 	mu      sync.RWMutex
@@ -56,6 +57,7 @@ func Open(ctx context.Context, o Options) (*Set, error) {
 	if err := checkDeadline(ctx); err != nil {
 		return nil, err
 	}
+	s.openCache()
 	files, err := s.find()
 	if err != nil {
 		return nil, err

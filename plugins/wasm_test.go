@@ -184,3 +184,65 @@ func FuzzScan(f *testing.F) {
 		}
 	})
 }
+
+// TestJoinedDataLeavesTheSameMemory compares the memory of a module with that of what scan made of it.
+func TestJoinedDataLeavesTheSameMemory(t *testing.T) {
+	t.Parallel()
+	seg := func(at int32, b string) []byte {
+		out := append(appendSigned([]byte{0, 0x41}, at), 0x0b, byte(len(b)))
+		return append(out, b...)
+	}
+	passive := []byte{1, 1, 'p'}
+	for _, c := range []struct {
+		why  string
+		segs [][]byte
+		want int // segments left
+	}{
+		{"none", nil, 0},
+		{"neighbours", [][]byte{seg(0, "ab"), seg(2, "cd"), seg(10, "e")}, 1},
+		{"far apart", [][]byte{seg(0, "ab"), seg(60_000, "cd")}, 2},
+		{"out of order and apart", [][]byte{seg(100, "ab"), seg(110, "ab"), seg(0, "cd"), seg(8, "x")}, 2},
+		{"one between two others", [][]byte{seg(0, "ab"), seg(20, "cd"), seg(10, "x")}, 3},
+		{"overlapping", [][]byte{seg(0, "abcd"), seg(2, "xy")}, 2},
+		{"passive", [][]byte{seg(0, "a"), passive, seg(2, "b")}, 3},
+		{"the last byte", [][]byte{seg(65_530, "ab"), seg(65_535, "z")}, 1},
+		{"beyond the end", [][]byte{seg(65_530, "ab"), seg(65_535, "zz")}, 1},
+		{"at a negative address", [][]byte{seg(0, "ab"), seg(-1, "z")}, 2},
+	} {
+		body := binary.AppendUvarint(nil, uint64(len(c.segs)))
+		for _, s := range c.segs {
+			body = append(body, s...)
+		}
+		module := assemble(section{5, []byte{1, 0, 1}}, section{7, append([]byte{1, 6}, "memory\x02\x00"...)}, section{11, body})
+		m, err := scan(module, Limits{}.withDefaults())
+		if err != nil {
+			t.Fatalf("%s: %v", c.why, err)
+		}
+		memory := func(b []byte) (string, error) {
+			ctx := context.Background()
+			rt := wazero.NewRuntimeWithConfig(ctx, runtimeConfig(16, nil))
+			defer rt.Close(ctx)
+			i, err := rt.Instantiate(ctx, b)
+			if err != nil {
+				return "", err
+			}
+			mem, _ := i.Memory().Read(0, 65536)
+			return string(mem), nil
+		}
+		before, err1 := memory(module)
+		after, err2 := memory(m.binary)
+		if before != after || (err1 == nil) != (err2 == nil) {
+			t.Errorf("%s: another memory, %v %v", c.why, err1, err2)
+		}
+		const count = 8 + 5 + 12 + 2 // behind header, memory, export, and the section's id and size
+		if len(c.segs) > 0 && int(m.binary[count]) != c.want {
+			t.Errorf("%s: %d segments, want %d", c.why, m.binary[count], c.want)
+		}
+	}
+	for _, v := range []int32{0, 1, 63, 64, -1, -64, -65, 1 << 20, -1 << 31, 1<<31 - 1} {
+		r := &reader{b: append(appendSigned([]byte{0x41}, v), 0x0b)}
+		if at, ok := r.offset(); !ok || int32(at) != v || len(r.b) != 0 {
+			t.Errorf("%d reads as %d, %v", v, int32(at), ok)
+		}
+	}
+}
