@@ -219,7 +219,7 @@ func TestInvariant7_HoldingATokenIsNotEnough(t *testing.T) {
 	h.Unchanged(before)
 	denied := map[string]int{}
 	for _, row := range h.AuditRows("demo") {
-		if row.Action == "approval.decide" && row.Outcome == "denied" && row.TargetID == r.ID {
+		if row.Action == "approval.decide" && row.Outcome == "denied" && row.TargetKind == "pending_approval" && row.TargetID == r.Pause.Approvals[0].ID {
 			denied[*row.ActorID]++
 		}
 	}

@@ -111,3 +111,6 @@ func (h *Host) Unchanged(before map[string]string) {
 func Digest(canonical string) string {
 	return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(canonical)))
 }
+
+// Context is the test's context.
+func (h *Host) Context() context.Context { return h.t.Context() }

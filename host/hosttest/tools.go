@@ -43,7 +43,7 @@ func Op(ctx context.Context, s *plugins.Session, op string, req any) (json.RawMe
 		OK    json.RawMessage
 		Error *struct{ Code, Message string }
 	}
-	if err := json.Unmarshal(s.Dispatch(ctx, op, b.Bytes()), &ans); err != nil {
+	if err := json.Unmarshal(s.Dispatch(ctx, op, bytes.TrimSpace(b.Bytes())), &ans); err != nil {
 		return nil, err
 	}
 	if ans.Error != nil {
