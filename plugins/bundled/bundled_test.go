@@ -344,7 +344,7 @@ func BenchmarkWriteFile(b *testing.B) {
 }
 
 func BenchmarkReadFile64K(b *testing.B) {
-	bench(b, disk{"file/a": []byte(strings.Repeat("a line of forty bytes, as texts have them", 1500))}, "read_file", `{"path":"/a"}`)
+	bench(b, disk{"file/a": []byte(strings.Repeat("a line of forty bytes, as texts have it\n", 1600))}, "read_file", `{"path":"/a"}`)
 }
 
 // bench is one pristine call in process, without a store.

@@ -206,14 +206,14 @@ func TestLinesAreReadAsTheVectorsSay(t *testing.T) {
 		t.Fatal(err)
 	}
 	set := open(t, tck.Guests()[1])
-	print := tool(t, set, "command1", "print")
+	printer := tool(t, set, "command1", "print")
 	for _, v := range file.Streams {
 		text := strings.ReplaceAll(v.Stdout, file.Nonce, "~")
 		arguments, err := json.Marshal(map[string]string{"text": text})
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := set.Call(t.Context(), plugins.Call{Tool: print, Arguments: arguments, KV: store(nil)})
+		r := set.Call(t.Context(), plugins.Call{Tool: printer, Arguments: arguments, KV: store(nil)})
 		// What is left over is the result, if it is JSON; otherwise the call fails,
 		// and whether anything was left shows in why.
 		left := strings.TrimSpace(v.Output)
