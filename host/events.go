@@ -334,23 +334,34 @@ func (h *Host) hydrate(ctx context.Context, tenant string, rec eventRecord, m ma
 
 // WaitRun returns the run when it stops, ends or waits for its client, or as it is when ctx is done.
 func (h *Host) WaitRun(ctx context.Context, a Actor, id string) (Run, error) {
-	_, _, s, err := h.WatchRun(ctx, a, id, nil)
+	r, err := h.open(ctx, a, id)
 	if err != nil {
 		return Run{}, err
 	}
-	defer s.Close()
+	// Watching begins before the look, so that no commit falls between.
+	sub := h.store.Feed().Subscribe(runLog(r.key))
+	defer sub.Close()
 	for {
-		v, err := h.GetRun(context.WithoutCancel(ctx), a, id)
-		if err != nil || v.State != store.RunQueued && v.State != store.RunRunning {
-			return v, err
+		wait := sub.Wait()
+		var head store.Run
+		err := h.store.View(context.WithoutCancel(ctx), func(rd store.Reader) (err error) {
+			head, err = readHead(rd, a.Tenant, id)
+			return err
+		})
+		if err != nil {
+			return Run{}, runError(err)
 		}
-		if _, err := s.Next(ctx); err != nil && !errors.Is(err, io.EOF) {
-			if ctx.Err() != nil {
-				return v, nil
-			}
-			return Run{}, err
+		if head.State != store.RunQueued && head.State != store.RunRunning {
+			break
 		}
+		select {
+		case <-wait:
+			continue
+		case <-ctx.Done():
+		}
+		break
 	}
+	return h.view(context.WithoutCancel(ctx), a, r)
 }
 
 // progressHub passes transient events to whoever watches a run right now. Nobody is waited for: a full watcher misses progress.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pawlhost/pawl/host/ijson"
 	"github.com/pawlhost/pawl/plugins"
 	"github.com/pawlhost/pawl/store"
 )
@@ -428,7 +429,12 @@ func (h *Host) record(ctx context.Context, s *step, c *store.Call, res *plugins.
 		c.State, c.Stop = store.CallAwaiting, &store.Stop{Reason: res.Pause.Reason, Payload: res.Pause.Payload}
 		s.touch(c)
 	default:
-		body, err := h.body(ctx, r.Tenant, res.Output)
+		output, err := ijson.Parse(res.Output)
+		if err != nil {
+			s.fail(c, codeToolError, "the tool's result is not I-JSON: "+err.Error())
+			return nil
+		}
+		body, err := h.body(ctx, r.Tenant, output)
 		if err != nil {
 			return err
 		}

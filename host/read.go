@@ -48,8 +48,10 @@ func (h *Host) render(ctx context.Context, tenant, id string) (rendered, error) 
 			return err
 		}
 		var err error
-		if calls, err = readCalls(rd, r.key); err != nil {
-			return err
+		if calls = r.calls; r.Turn > 1 {
+			if calls, err = readCalls(rd, r.key); err != nil {
+				return err
+			}
 		}
 		if r.HasState {
 			if err := get(rd, r.key.With("state"), &state); err != nil {

@@ -57,20 +57,12 @@ func (r *run) read(rd store.Reader, tenant, id string) error {
 	if err := get(rd, r.key.With("ctx"), &r.ctx); err != nil {
 		return err
 	}
-	if r.Batch > 0 {
-		if err := rd.Scan(store.Range{Prefix: callsKey(r.key).With(0, r.Turn)}, func(it store.Item) bool {
-			c := new(store.Call)
-			if err = store.Decode(it.Value, c); err != nil {
-				return false
-			}
-			r.calls = append(r.calls, c)
-			return true
-		}); err != nil {
+	for i := range r.Batch {
+		c := &store.Call{Turn: r.Turn, Index: i}
+		if err := get(rd, callKey(r.key, c), c); err != nil {
 			return err
 		}
-	}
-	if err != nil {
-		return err
+		r.calls = append(r.calls, c)
 	}
 	if r.PauseID == "" {
 		return nil
