@@ -4,7 +4,7 @@
 #   data.pawl.gate.decision combines what three sources ask for: the agent's interrupt_on (already evaluated, in
 #   input.interrupts), and the people's `pause` and `deny` in data.pawl.rules and below. All of them only add; the strictest
 #   wins. Whatever cannot be read as a stop or a refusal refuses the call, so that a typing mistake never lets one through.
-#   The two usual answers, nothing asks and one rule of interrupt_on asks, come first since they cost a third of the rest.
+#   The usual answers, nothing asks and one rule asks, come first since they cost a third of the rest.
 package pawl.gate
 
 # Reached when the input is not the host's, or by a defect of this module; then nothing runs.
@@ -26,6 +26,20 @@ decision := {"effect": "allow", "rules": []} if {
 	count(refused) == 0
 	count(asked) == 0
 	[stop] = input.interrupts
+} else := {
+	"effect": "pause",
+	"reason": object.get(stop, "reason", "approval_required"),
+	"allowed_decisions": sort({kind | some kind in object.get(stop, "allowed_decisions", decisions)}),
+	"title": object.get(stop, "title", ""),
+	"message": object.get(stop, "message", ""),
+	"ttl": object.get(stop, "ttl", ""),
+	"rules": [stop.rule],
+} if {
+	input.interrupts == []
+	count(refused) == 0
+	count(asked) == 1
+	some stop in asked
+	stop_ok(stop)
 } else := combined if {
 	is_array(input.interrupts)
 }

@@ -92,6 +92,20 @@ test_a_deny_alone_denies if {
 	d == {"effect": "deny", "rules": [], "reasons": ["no"]}
 }
 
+test_a_single_stop_of_people_is_complete_and_sorted if {
+	d := gate.decision with input as {"interrupts": []}
+		with data.pawl.rules.pause as {{"rule": "a", "allowed_decisions": ["reject", "approve", "reject"], "ttl": "1h", "reason": "constraints_conflict"}}
+	d == {
+		"effect": "pause",
+		"reason": "constraints_conflict",
+		"allowed_decisions": ["approve", "reject"],
+		"title": "",
+		"message": "",
+		"ttl": "1h",
+		"rules": ["a"],
+	}
+}
+
 wrong_pauses := [
 	"stop", 1, null, true, false, [], ["a"], {}, {"title": "t"}, {"rule": ""}, {"rule": 1}, {"rule": null},
 	{"rule": "interrupt_on/transfer"}, {"rule": "default/write_file"},
