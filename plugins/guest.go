@@ -259,7 +259,7 @@ func (g *guest) probe(ctx context.Context, lim Limits) error {
 }
 
 func loadSession(lim Limits) *Session {
-	return &Session{lim: lim, describ: true, call: &Call{}, request: json.RawMessage("{}")}
+	return &Session{lim: lim, loading: true, call: &Call{}, request: json.RawMessage("{}")}
 }
 
 func (s *Session) loadFailure(ctx context.Context, status uint32, err error) error {
@@ -276,12 +276,8 @@ func (s *Session) loadFailure(ctx context.Context, status uint32, err error) err
 	return nil
 }
 
-// checkDeadline proves once per process that a loop ends at its deadline: a runtime built or configured without that
+// deadlineWorks proves once per process that a loop ends at its deadline: a runtime built or configured without that
 // would let the first bad guest hold its worker for ever, and nothing else would show it.
-func checkDeadline(ctx context.Context) error {
-	return deadlineWorks()
-}
-
 var deadlineWorks = sync.OnceValue(func() error {
 	// (module (func (loop (br 0))) (start 0))
 	loop := []byte("\x00asm\x01\x00\x00\x00\x01\x04\x01\x60\x00\x00\x03\x02\x01\x00\x08\x01\x00\x0a\x09\x01\x07\x00\x03\x40\x0c\x00\x0b\x0b")

@@ -20,7 +20,7 @@ type Session struct {
 	lim     Limits
 	request []byte // the request document
 	nonce   string // level 1
-	describ bool   // at load: only output, fail and log
+	loading bool   // at load: only output, fail and log
 	memory  linearMemory
 
 	output  json.RawMessage
@@ -144,7 +144,7 @@ func (s *Session) do(ctx context.Context, op string, req []byte) ([]byte, error)
 	case abi.OpLog:
 		return nil, s.log(req)
 	}
-	if s.describ {
+	if s.loading {
 		return nil, refuse(abi.CodeDenied, "%s may use output, fail and log only", abi.ExportDescribe)
 	}
 	if op == abi.OpInput {

@@ -54,7 +54,7 @@ func Open(ctx context.Context, o Options) (*Set, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if err := checkDeadline(ctx); err != nil {
+	if err := deadlineWorks(); err != nil {
 		return nil, err
 	}
 	s.openCache()
