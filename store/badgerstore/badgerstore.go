@@ -151,7 +151,8 @@ func Open(dir string, opts Options) (*Store, error) {
 }
 
 // badgerOptions sizes Badger for a small machine with many records at rest. Anonymous memory is the memtables (three at
-// most, 64 MiB and a batch each) and the block cache; table indexes stay in the page cache.
+// most, 64 MiB and a batch each), the block cache, and the table builders' buffers while it loads; table indexes stay in the
+// page cache. The process should set a memory limit (640 MiB measured well), else the collector lets this double.
 func badgerOptions(dir string, opts Options) badger.Options {
 	b := badger.DefaultOptions(dir).
 		WithSyncWrites(!opts.noSync).
