@@ -30,6 +30,8 @@
 // that call the previous one twice, a naive Fibonacci of 70) is not stopped by its deadline, and since native code
 // cannot be preempted, a garbage collection meanwhile stops every goroutine of the process until the guest ends. Endless recursion is
 // no such case: the stack's limit ends it. Killable worker processes close this; until then install modules whose authors
-// you trust not to do it on purpose. One long bulk-memory instruction is not interrupted either; the memory limit keeps it short. A Go function is trusted code:
+// you trust not to do it on purpose. A guest's machine stack is not part of its memory limit: endless recursion holds up to 130 MiB
+// before the runtime's fixed ceiling ends it. A schema can be written so that checking a small value against it takes exponential time
+// (a chain of allOf that refer twice to the next); schemas come from the plugin's author. One long bulk-memory instruction is not interrupted either; the memory limit keeps it short. A Go function is trusted code:
 // its context ends with its wall time, but only it can return. The compiler cannot be stopped within a function.
 package plugins

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -146,7 +147,7 @@ func TestInvariant11_TenThousandCallsDoNotGrowTheHost(t *testing.T) {
 		t.Skip("ten thousand calls; run without -short")
 	}
 	s := openGuest(t, "core", manifestOf(2, coreTools), smallLimits)
-	run := func(n int) uint64 {
+	run := func(n int) (heap, rss uint64) {
 		for i := range n {
 			name, code := "echo", ""
 			switch i % 10 {
@@ -162,12 +163,18 @@ func TestInvariant11_TenThousandCallsDoNotGrowTheHost(t *testing.T) {
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
+		if b, err := os.ReadFile("/proc/self/statm"); err == nil {
+			fmt.Sscan(string(b), new(uint64), &rss)
+		}
+		return m.HeapAlloc, rss * uint64(os.Getpagesize())
 	}
-	before := run(1000)
-	after := run(10_000)
+	before, rssBefore := run(1000)
+	after, rssAfter := run(10_000)
 	if after > before+before/10+4<<20 {
 		t.Errorf("the heap went from %d to %d KiB", before>>10, after>>10)
+	}
+	if rssAfter > rssBefore+rssBefore/10+16<<20 {
+		t.Errorf("resident memory went from %d to %d KiB", rssBefore>>10, rssAfter>>10)
 	}
 	if n := runtime.NumGoroutine(); n > 50 {
 		t.Errorf("%d goroutines", n)

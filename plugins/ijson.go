@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -63,16 +64,28 @@ func slowIJSON(b []byte) error {
 }
 
 // checkNumber refuses every number beyond maxExact, however it is spelled: no double there has a fraction, and the
-// canonical form (RFC 8785) of 1e17 is that of an integer.
+// canonical form (RFC 8785) of 1e17 is that of an integer. And every one that becomes zero without being it: exact
+// arithmetic on 1e-9999999 brings the schema library down.
 func checkNumber(s string) error {
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil {
 		return errors.New("a number that overflows")
 	}
+	if f == 0 && strings.ContainsAny(mantissa(s), "123456789") {
+		return errors.New("a number that is nearer to zero than a double can be")
+	}
 	if math.Abs(f) > maxExact {
 		return errors.New("a number beyond ±(2^53-1), where doubles skip integers; send it as a string")
 	}
 	return nil
+}
+
+// mantissa is a number without its exponent.
+func mantissa(s string) string {
+	if i := strings.IndexAny(s, "eE"); i >= 0 {
+		return s[:i]
+	}
+	return s
 }
 
 // quickIJSON is checkIJSON for values that are fine, without saying where one is not: it decides most of what a guest

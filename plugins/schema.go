@@ -91,8 +91,8 @@ func (s *Schema) Check(b []byte) ([]byte, error) {
 		return nil, &SchemaError{Message: "it is not JSON: " + err.Error()}
 	}
 	filled := s.defaults && fill(s.s, v, 0)
-	if err := s.s.Validate(v); err != nil {
-		return nil, schemaError(err)
+	if err := s.holds(v); err != nil {
+		return nil, err
 	}
 	if !filled {
 		return b, nil
@@ -112,6 +112,16 @@ func (s *Schema) validate(b []byte) error {
 	if err != nil {
 		return err
 	}
+	return s.holds(v)
+}
+
+// holds validates v. A panic of the library is an error of this value: the host must not fall over one tool's result.
+func (s *Schema) holds(v any) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &SchemaError{Message: "it cannot be checked against its schema"}
+		}
+	}()
 	if err := s.s.Validate(v); err != nil {
 		return schemaError(err)
 	}

@@ -67,6 +67,25 @@ func TestSchemaErrorsPointAtTheValue(t *testing.T) {
 	}
 }
 
+func TestNumbersThatBreakExactArithmeticAreErrors(t *testing.T) {
+	t.Parallel()
+	s, err := CompileSchema(json.RawMessage(`{"minimum":0}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Check([]byte(`1e-9999999`)); err == nil {
+		t.Error("it was taken")
+	}
+	for schema, args := range map[string]string{`{"type":"object","$ref":"#"}`: `{}`, `{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}`: `1`} {
+		if s, err = CompileSchema(json.RawMessage(schema)); err == nil {
+			_, err = s.Check([]byte(args))
+		}
+		if err == nil {
+			t.Errorf("%s is a circle and was taken", schema)
+		}
+	}
+}
+
 func TestSchemasThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ why, schema, want string }{
@@ -89,7 +108,7 @@ func TestSchemasThatAreRefused(t *testing.T) {
 
 func TestIJSON(t *testing.T) {
 	t.Parallel()
-	good := []string{`null`, ` 1 `, `"😀"`, `"\ud83d\ude00"`, `9007199254740991`, `-9007199254740991`, `1e-300`, `1E5`, `0.1`, `[[]]`, `{"a":{"a":1}}`,
+	good := []string{`null`, ` 1 `, `"😀"`, `"\ud83d\ude00"`, `9007199254740991`, `-9007199254740991`, `1e-300`, `1E5`, `0e-999`, `-0.0`, `0.1`, `[[]]`, `{"a":{"a":1}}`,
 		strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth)}
 	for _, s := range good {
 		if err := checkIJSON([]byte(s)); err != nil {
@@ -97,7 +116,7 @@ func TestIJSON(t *testing.T) {
 		}
 	}
 	bad := map[string]string{``: "empty", ` `: "empty", `1 2`: "more follows", `{"a":1,"a":2}`: "/a", `{"a":{"b":[9007199254740992]}}`: "/a/b/0",
-		`-9007199254740992`: "2^53", `1e400`: "overflows", `1e17`: "2^53", `[9007199254740992.0]`: "/0", `"\ud800"`: "", "\"\xff\"": "", `{"a"}`: "", `nul`: "", `[1,]`: "", "\"a\x00b\"": "",
+		`-9007199254740992`: "2^53", `1e400`: "overflows", `1e17`: "2^53", `[0.1e-99999]`: "nearer", `1e-400`: "nearer", `[9007199254740992.0]`: "/0", `"\ud800"`: "", "\"\xff\"": "", `{"a"}`: "", `nul`: "", `[1,]`: "", "\"a\x00b\"": "",
 		`{} x`: "more follows", strings.Repeat("[", maxDepth+1) + strings.Repeat("]", maxDepth+1): "deeper", strings.Repeat("[", 10_001): "deeper"}
 	for s, want := range bad {
 		if err := checkIJSON([]byte(s)); err == nil || !strings.Contains(err.Error(), want) {

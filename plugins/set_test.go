@@ -69,6 +69,7 @@ func TestBadPluginsAreSkippedWithAReasonAndTheOthersLoad(t *testing.T) {
 		"imports":    {core, manifestOf(0, "a"), "pawl.call, pawl.read"},
 		"noexport":   {cmd, manifestOf(2, "a"), "pawl_call() -> i32"},
 		"initloop":   {guestBytes(t, "core_initloop"), manifestOf(2, "a"), "starting it: timeout"},
+		"descloop":   {guestBytes(t, "core_descloop"), "", "pawl_describe: timeout"},
 		"startloop":  {start, manifestOf(0, "a"), "starting it: timeout"},
 		"schema":     {core, strings.Replace(manifestOf(2, "a"), `"object"`, `"string"`, 1), "/tools/0/input_schema"},
 		"remote":     {core, strings.Replace(manifestOf(2, "a"), `{"type":"object"}`, `{"type":"object","$ref":"https://example.com/x"}`, 1), "may only refer to itself"},
