@@ -44,6 +44,7 @@ type config struct {
 	reserve    size
 	reserveLow size
 	logLevel   string
+	cpuProfile string
 	file       string
 	// pluginConfig is what each plugin reads with the operation "config", by the plugin's name; from the file only.
 	pluginConfig map[string]map[string]string
@@ -72,6 +73,8 @@ func (c *config) hostFlags(f *pflag.FlagSet) {
 	c.reserve, c.reserveLow = 512<<20, 64<<20
 	f.Var(&c.reserve, "store-reserve", "free space below which new runs are refused")
 	f.Var(&c.reserveLow, "store-reserve-low", "free space below which decisions are refused too")
+	f.StringVar(&c.cpuProfile, "cpu-profile", "", "write a CPU profile of the whole run to this file")
+	_ = f.MarkHidden("cpu-profile") // it is there; for those who measure
 	f.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -60,6 +61,17 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 	}
 	if a.data == "" {
 		return usagef("say where the database lives: --data DIR")
+	}
+	if a.cpuProfile != "" {
+		f, err := os.Create(a.cpuProfile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
 	}
 	ln, err := a.bind(ctx)
 	if err != nil {
