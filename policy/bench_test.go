@@ -42,6 +42,26 @@ var ruleForms = map[string]struct {
 	"negated":          {false, func(i int) string { return fmt.Sprintf("\tnot input.call.tool != \"t%d\"", i) }},
 }
 
+// A thousand rules of a form that the README calls indexed cost no more allocations than twice those of one, and of another form
+// many more: then the README is out of date. Not parallel, since the count is that of the whole process.
+func TestIndexedFormsStayIndexed(t *testing.T) {
+	in := input("read_file", `{"account":"a","amount":5,"path":"/notes/x.md","topic":"n:x"}`)
+	for name, f := range ruleForms {
+		allocs := func(n int) float64 {
+			e := newEngine(t, "r.rego", thousandRules(n, f.form))
+			return testing.AllocsPerRun(20, func() {
+				if d := e.Gate(t.Context(), nil, in); d.Effect != Allow {
+					t.Fatalf("%s: %+v", name, d)
+				}
+			})
+		}
+		one, thousand := allocs(1), allocs(1000)
+		if indexed := thousand <= 2*one; indexed != f.indexed {
+			t.Errorf("%s: %v allocations with one rule, %v with a thousand; indexed: want %v", name, one, thousand, f.indexed)
+		}
+	}
+}
+
 func BenchmarkGate(b *testing.B) {
 	gate := func(b *testing.B, e *Engine, on *Interrupts, in *Input, want Effect) {
 		b.Helper()

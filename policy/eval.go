@@ -114,7 +114,7 @@ func newEvaluator(deadline time.Duration) evaluator {
 //
 //go:noinline
 func grow() byte {
-	var frames [32 << 10]byte
+	var frames [64 << 10]byte
 	return frames[len(frames)-1-int(zero)]
 }
 

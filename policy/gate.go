@@ -42,7 +42,7 @@ func (e *Engine) Gate(ctx context.Context, on *Interrupts, in *Input) Decision {
 // Fires answers for edited arguments: does each of these rules still stop the call? A matcher of interrupt_on that cannot be
 // evaluated counts as not firing, the opposite of the gate, since an edit must not lead out of what was put to the
 // approver. missing are the rules that do not fire, sorted. denied is the gate's refusal of the edited call, if it refuses
-// it; then, and on every failure, all is false.
+// it; then, on every failure, and when rules is empty, all is false.
 func (e *Engine) Fires(ctx context.Context, on *Interrupts, in *Input, rules []string) (all bool, missing []string, denied *Decision) {
 	for _, strict := range []bool{false, true} {
 		d := e.decide(ctx, on, in, strict)
@@ -61,7 +61,7 @@ func (e *Engine) Fires(ctx context.Context, on *Interrupts, in *Input, rules []s
 		}
 	}
 	slices.Sort(missing)
-	return len(missing) == 0, slices.Compact(missing), nil
+	return len(rules) > 0 && len(missing) == 0, slices.Compact(missing), nil
 }
 
 func (e *Engine) decide(ctx context.Context, on *Interrupts, in *Input, strict bool) Decision {

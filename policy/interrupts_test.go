@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -200,6 +201,72 @@ func randomJSON(r *rand.Rand, depth int) any {
 			m[[]string{"a", "b", ""}[r.IntN(3)]] = randomJSON(r, depth-1)
 		}
 		return m
+	}
+}
+
+// Every configuration that the grammar allows compiles and gives a decision, whatever texts, names and values are in it; and what
+// stops beyond doubt also stops at the gate.
+func TestEveryAllowedConfigurationDecides(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	r := rand.New(rand.NewPCG(3, 4))
+	texts := []string{"", "a", "b", "a.b", "/a", "/a/0", "/a/b", "/", "\"", "\\", "`", "}", "\n", "\x00", "%s", "{{x}}", "${x}", "$\"x\"", "\u2028", "é", "\U0001f600", "<&>", "#", "default"}
+	pick := func() string { return texts[r.IntN(len(texts))] }
+	some := func(f func() any) []any {
+		list := []any{f()}
+		for r.IntN(3) == 0 {
+			list = append(list, f())
+		}
+		return list
+	}
+	quoted := func() any { return regexp.QuoteMeta(pick()) }
+	path := func() any { return []any{"/", "/a", "/a/", "/a b/\"", "/é"}[r.IntN(5)] }
+	word := func() any { return pick() }
+	value := func() any { return randomJSON(r, 2) }
+	matchers := map[string]func() any{
+		"equals": value, "in": func() any { return some(value) }, "not_in": func() any { return some(value) },
+		"prefix": word, "suffix": func() any { return some(word) }, "regex": func() any { return some(quoted) },
+		"under": func() any { return some(path) }, "min": func() any { return r.NormFloat64() }, "max": func() any { return r.IntN(100) },
+		"min_bytes": func() any { return r.IntN(20) },
+	}
+	names := sortedKeys(matchers)
+	for range 300 {
+		when := some(func() any {
+			fields := map[string]any{}
+			for range 1 + r.IntN(2) {
+				field := map[string]any{}
+				for range 1 + r.IntN(2) {
+					name := names[r.IntN(len(names))]
+					field[name] = matchers[name]()
+				}
+				if r.IntN(2) == 0 {
+					field["missing"] = "no_match"
+				}
+				name := pick()
+				if strings.Contains(name, "~") {
+					continue
+				}
+				fields[name] = field
+			}
+			return fields
+		})
+		tool := pick() + "x"
+		config, err := json.Marshal(map[string]any{tool: map[string]any{"when": when, "title": pick(), "message": pick(), "ttl": "1h"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		arguments, err := json.Marshal(map[string]any{"a": randomJSON(r, 3), "b": randomJSON(r, 2), pick(): randomJSON(r, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		on := compileOn(t, e, string(config))
+		d := e.Gate(t.Context(), on, input(tool, string(arguments)))
+		if d.Effect == Deny {
+			t.Fatalf("%s, %s: %+v", config, arguments, d)
+		}
+		if sure, _, _ := e.Fires(t.Context(), on, input(tool, string(arguments)), []string{"interrupt_on/" + tool}); sure && d.Effect != Pause {
+			t.Fatalf("%s, %s: beyond doubt, and yet %+v", config, arguments, d)
+		}
 	}
 }
 
