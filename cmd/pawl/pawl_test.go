@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/pawlhost/pawl/plugins/bundled"
 )
 
 // TestMain makes this test binary the program itself when it is started as pawl, so that scripts and tests run the real
@@ -36,6 +38,15 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
 			e.Values[hosts{}] = map[string]*child{}
+			for _, name := range []string{"files.wasm", "files.json"} {
+				raw, err := bundled.FS.ReadFile(name)
+				if err == nil {
+					err = os.WriteFile(filepath.Join(e.WorkDir, name), raw, 0o600)
+				}
+				if err != nil {
+					return err
+				}
+			}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
