@@ -18,6 +18,7 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	streams  atomic.Int64
+	slow     prometheus.Counter
 	handler  http.Handler
 }
 
@@ -26,8 +27,9 @@ func newMetrics(s *Server) *metrics {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pawl_http_requests_total", Help: "Requests by route, method and status."}, []string{"route", "method", "status"}),
 		seconds:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "pawl_http_request_seconds", Help: "Time to answer, waits included.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 8)}, []string{"route"}),
 	}
+	m.slow = prometheus.NewCounter(prometheus.CounterOpts{Name: "pawl_slow_sockets_total", Help: "WebSockets closed because their client did not read."})
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(m.requests, m.seconds, hostStats{s.host},
+	reg.MustRegister(m.requests, m.seconds, m.slow, hostStats{s.host},
 		gauge("pawl_websockets", "Open WebSockets.", func() float64 { return float64(s.sockets.count()) }),
 		gauge("pawl_event_streams", "Open server-sent event streams.", func() float64 { return float64(m.streams.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pawl_info", Help: "1, with the version.", ConstLabels: prometheus.Labels{"version": s.opts.Version}}, func() float64 { return 1 }),

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
+	"net"
 	"strconv"
 	"sync"
 	"time"
@@ -105,14 +105,15 @@ func (c *socket) run() {
 	}
 	code, reason := c.read()
 	c.close(code, reason, false)
+	// Until the client has its close frame, what it still sends is thrown away: a client that writes before it reads would
+	// wait for ever, and unread data would make the kernel reset the connection, and the close frame with it.
+	c.mu.Lock()
 	select {
-	case <-c.flushed:
-	case <-time.After(c.s.opts.WriteTimeout + c.s.opts.Linger):
-		return
+	case <-c.flushed: // it set a deadline already
+	default:
+		_ = c.conn.SetReadDeadline(time.Now().Add(c.s.opts.WriteTimeout + 2*c.s.opts.Linger))
 	}
-	// Unread data would make the kernel reset the connection, and the close frame with it.
-	c.conn.closeWrite()
-	_ = c.conn.SetReadDeadline(time.Now().Add(c.s.opts.Linger))
+	c.mu.Unlock()
 	_, _ = io.Copy(io.Discard, c.conn)
 }
 
@@ -131,7 +132,8 @@ func (c *socket) read() (code int, reason string) {
 				}
 				return ce.Code, ""
 			}
-			if errors.Is(err, os.ErrDeadlineExceeded) && !c.authed {
+			// The library hides the error's identity and keeps only this.
+			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() && !c.authed {
 				c.fail(nil, &host.Error{Code: host.CodeUnauthenticated, Detail: "no hello with a token came in time"})
 				return closeUnauthenticated, "no hello came in time"
 			}
@@ -255,8 +257,9 @@ func (c *socket) write() {
 func (c *socket) finish(linger time.Duration) {
 	c.stop()
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conn.closeWrite()
 	_ = c.conn.SetReadDeadline(time.Now().Add(linger))
-	c.mu.Unlock()
 	close(c.flushed)
 }
 
@@ -272,6 +275,9 @@ func (c *socket) closeLocked(code int, reason string, drop bool) {
 		return
 	}
 	c.closing, c.code, c.reason = true, code, reason
+	if code == closeSlow {
+		c.s.metrics.slow.Inc()
+	}
 	if drop {
 		for _, f := range c.queue {
 			c.queued -= len(f.data)
