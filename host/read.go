@@ -177,8 +177,8 @@ func (h *Host) approvalView(ctx context.Context, r store.Run, ap *store.Approval
 		v.Subject = r.CreatedBy
 	}
 	body := c.Arguments
-	if c.EditedDigest != "" && ap.ArgsDigest == c.EditedDigest {
-		body = c.Edited
+	if ap.Arguments != nil {
+		body = *ap.Arguments
 	}
 	var err error
 	v.Arguments, err = h.text(ctx, r.Tenant, body)

@@ -222,6 +222,10 @@ func (s *step) suspend(stops []stopped, ttl time.Duration) {
 			Title: st.title, Message: st.message, Payload: st.payload, Allowed: st.allowed, Revision: st.revision,
 			State: store.ApprovalPending, CreatedAt: s.now, ExpiresAt: p.ExpiresAt,
 		}
+		if c.EditedDigest != "" {
+			edited := c.Edited
+			a.Arguments = &edited
+		}
 		c.State = store.CallAwaiting
 		c.Approvals = append(c.Approvals, a.ID)
 		s.touch(c)

@@ -198,26 +198,28 @@ const (
 
 // Approval is what one stop waits for.
 type Approval struct {
-	ID         string          `json:"id"`
-	PauseID    string          `json:"pi"`
-	CallID     string          `json:"ci"`
-	Tool       string          `json:"to"`
-	Frame      int             `json:"fr,omitempty"`
-	Turn       int             `json:"tu"`
-	Index      int             `json:"ix"`
-	ArgsDigest string          `json:"ad"`
-	Origin     string          `json:"or"` // gate or tool
-	Reason     string          `json:"re"`
-	Rules      []string        `json:"ru,omitempty"`
-	Title      string          `json:"ti,omitempty"`
-	Message    string          `json:"me,omitempty"`
-	Payload    json.RawMessage `json:"pl,omitempty"`
-	Allowed    []string        `json:"al"`
-	Revision   string          `json:"rv,omitempty"` // of the policy that stopped the call
-	State      ApprovalState   `json:"st"`
-	CreatedAt  time.Time       `json:"ca"`
-	ExpiresAt  time.Time       `json:"ea"`
-	Decision   *Decision       `json:"de,omitempty"`
+	ID         string `json:"id"`
+	PauseID    string `json:"pi"`
+	CallID     string `json:"ci"`
+	Tool       string `json:"to"`
+	Frame      int    `json:"fr,omitempty"`
+	Turn       int    `json:"tu"`
+	Index      int    `json:"ix"`
+	ArgsDigest string `json:"ad"`
+	// Arguments are kept here only when the call had been edited already: a second edit would replace them in the call.
+	Arguments *Body           `json:"ar,omitempty"`
+	Origin    string          `json:"or"` // gate or tool
+	Reason    string          `json:"re"`
+	Rules     []string        `json:"ru,omitempty"`
+	Title     string          `json:"ti,omitempty"`
+	Message   string          `json:"me,omitempty"`
+	Payload   json.RawMessage `json:"pl,omitempty"`
+	Allowed   []string        `json:"al"`
+	Revision  string          `json:"rv,omitempty"` // of the policy that stopped the call
+	State     ApprovalState   `json:"st"`
+	CreatedAt time.Time       `json:"ca"`
+	ExpiresAt time.Time       `json:"ea"`
+	Decision  *Decision       `json:"de,omitempty"`
 }
 
 // Decision is what was decided, by whom.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/host/ijson"
-	"github.com/pawlhost/pawl/store"
 )
 
 // script plays the turns written in the agent. A call's error does not end the run: the next turn follows. After an approved
@@ -71,7 +70,7 @@ func (script) Next(config json.RawMessage, f host.Frame) (host.Proposal, error) 
 		next = n
 	}
 	if next >= len(c.Turns) {
-		return host.Proposal{Failure: &store.Failure{Code: "script_exhausted", Message: "the script has no further turn and no final"}}, nil
+		return host.Proposal{Failure: &host.Failure{Code: "script_exhausted", Message: "the script has no further turn and no final"}}, nil
 	}
 	turn := c.Turns[next]
 	if turn.Final != nil {
