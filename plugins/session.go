@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -306,45 +304,6 @@ func (s *Session) setPause(req []byte) error {
 	return nil
 }
 
-// LogLine is one line that a tool logged.
-type LogLine struct {
-	Level   string `json:"level"`
-	Message string `json:"message"`
-}
-
-// logBook keeps a call's log lines within its limits.
-type logBook struct {
-	lines   []LogLine
-	bytes   int
-	dropped int
-}
-
-func (l *logBook) add(lim *Limits, level, message string) {
-	if len(l.lines) >= lim.LogLines || l.bytes >= lim.LogBytes {
-		l.dropped++
-		return
-	}
-	message = cut(valid(message), abi.MaxMessage)
-	l.bytes += len(message)
-	l.lines = append(l.lines, LogLine{level, message})
-}
-
-// closed returns the lines, with one more that counts those that were dropped.
-func (l *logBook) closed() []LogLine {
-	if l.dropped > 0 {
-		return append(l.lines, LogLine{abi.LogWarn, fmt.Sprintf("%d more log lines were not kept", l.dropped)})
-	}
-	return l.lines
-}
-
-// valid replaces what is not UTF-8.
-func valid(s string) string {
-	if utf8.ValidString(s) {
-		return s
-	}
-	return string([]rune(s))
-}
-
 // requestDocument builds what input answers. Its parts are JSON already.
 func requestDocument(c *Call, nonce string) []byte {
 	b := make([]byte, 0, 256+len(c.Arguments)+len(c.ToolContext)+len(c.Approvals))
@@ -374,38 +333,4 @@ func object(raw json.RawMessage) []byte {
 		}
 	}
 	return raw
-}
-
-// Failure is why a call has no result.
-type Failure struct {
-	Code      string // one of the codes below
-	Message   string
-	ToolCode  string // the tool's own word, with CodeToolError
-	Retryable bool   // the tool says that the same call may succeed later
-}
-
-// Codes of a [Failure].
-const (
-	CodeTimeout   = "timeout"    // its wall time is used up
-	CodeCrashed   = "crashed"    // a trap, a panic, a stack overflow
-	CodeLimit     = "limit"      // memory, output or a call line beyond its limit
-	CodeToolError = "tool_error" // the tool said so, or its result is not usable
-	CodeCancelled = "cancelled"  // the host cancelled the call's context
-)
-
-// Pause is a tool's own stop.
-type Pause struct {
-	Reason  string
-	Payload json.RawMessage // an object
-}
-
-// Result is how a call ended: with exactly one of Output, Failure and Pause.
-type Result struct {
-	Output  json.RawMessage // one I-JSON value
-	Failure *Failure
-	Pause   *Pause
-	Logs    []LogLine
-	Reads   map[string]uint64 // key → Token of its first read: the commit's preconditions
-	Writes  []KVWrite         // by key; none after a Failure
-	Active  time.Duration     // how long the guest had the worker
 }
