@@ -194,13 +194,35 @@ func (h *Host) driveSafely(ctx context.Context, r ref) {
 	defer h.queue.done(r)
 	defer func() {
 		if p := recover(); p != nil {
-			// A bug of the host must not take the other runs with it; the run stays live and is driven again at the
-			// next start.
+			// A bug of the host must not take the other runs with it.
 			h.log.Error("a run's driver panicked", "run_id", r.id, "tenant", r.tenant, "panic", fmt.Sprint(p), "stack", stack())
+			h.giveUp(ctx, r)
 		}
 	}()
 	if err := h.drive(ctx, r); err != nil && !errors.Is(err, context.Canceled) {
 		h.log.Error("a run could not be driven", "run_id", r.id, "tenant", r.tenant, "error", err)
+		h.giveUp(ctx, r)
+	}
+}
+
+// giveUp ends a run that the host cannot drive, so that nobody waits for it for ever. If that fails too (the store is closed),
+// the run stays live and the next boot tries again.
+func (h *Host) giveUp(ctx context.Context, at ref) {
+	ctx = context.WithoutCancel(ctx)
+	r := &run{}
+	err := h.store.View(ctx, func(rd store.Reader) error { return r.read(rd, at.tenant, at.id) })
+	if err != nil || r.State != store.RunQueued && r.State != store.RunRunning {
+		return
+	}
+	s := h.step(r)
+	for _, c := range r.calls {
+		if c.State != store.CallFinished {
+			s.fail(c, codeCancelled, "the host could not go on with this run")
+		}
+	}
+	s.end(store.RunFailed, nil, &store.Failure{Code: string(CodeInternal), Message: "the host could not go on with this run; its log says why"})
+	if err := h.commit(ctx, s); err != nil {
+		h.log.Error("a run could not be ended either", "run_id", at.id, "tenant", at.tenant, "error", err)
 	}
 }
 

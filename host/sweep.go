@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,14 @@ const sweepBatch = 256
 func (h *Host) sweepLoop(ctx context.Context) {
 	t := time.NewTicker(h.sweepInterval)
 	defer t.Stop()
+	var cleaned time.Time
 	for {
-		if err := h.Sweep(ctx); err != nil && ctx.Err() == nil {
+		err := h.Sweep(ctx)
+		if now := h.now(); err == nil && now.Sub(cleaned) >= cleanInterval {
+			cleaned = now
+			err = h.Clean(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			h.log.Error("the sweep failed; it is tried again", "error", err)
 		}
 		select {
@@ -167,4 +174,60 @@ func (h *Host) forgetRun(ctx context.Context, k store.Key, tenant, id string) er
 	c.Delete(k) // last: a crash before it finds the range again
 	_, err = h.store.Commit(ctx, &c)
 	return err
+}
+
+// cleanInterval is the time between two looks for what nothing refers to any more.
+const cleanInterval = 24 * time.Hour
+
+// blobGrace keeps a blob that was put but is not named by a commit yet.
+const blobGrace = time.Hour
+
+// Clean removes blobs that no record names, and the old ends of the tenants' queues. It reads everything of a tenant, so it
+// runs once a day.
+func (h *Host) Clean(ctx context.Context) error {
+	var tenants []string
+	err := h.store.View(ctx, func(rd store.Reader) error {
+		return rd.Scan(store.Range{Prefix: store.K("tenant")}, func(it store.Item) bool {
+			tenants = append(tenants, it.Key.Last())
+			return true
+		})
+	})
+	if err != nil {
+		return err
+	}
+	for _, tenant := range tenants {
+		before := h.now().Add(-blobGrace) // first: what is put from here on is younger
+		used := map[store.Digest]bool{}
+		err := h.store.View(ctx, func(rd store.Reader) error {
+			return rd.Scan(store.Range{Prefix: tenantKey(tenant)}, func(it store.Item) bool {
+				digests(it.Value, used)
+				return ctx.Err() == nil
+			})
+		})
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		n, err := h.store.SweepBlobs(ctx, tenant, before, func(d store.Digest) bool { return used[d] })
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			h.log.Info("blobs removed", "tenant", tenant, "count", n)
+		}
+	}
+	return nil
+}
+
+// digests collects every text in a record that looks like a digest. Too many keep a blob for longer; too few would lose one, and
+// there cannot be too few: a record names a blob by this text.
+func digests(record []byte, into map[store.Digest]bool) {
+	const prefix, size = "sha256:", 64
+	for {
+		i := bytes.Index(record, []byte(prefix))
+		if i < 0 || len(record) < i+len(prefix)+size {
+			return
+		}
+		into[store.Digest(record[i:i+len(prefix)+size])] = true
+		record = record[i+len(prefix):]
+	}
 }

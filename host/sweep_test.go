@@ -2,7 +2,9 @@ package host_test
 
 import (
 	"context"
+	"errors"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -157,5 +159,49 @@ func TestSweep_ForgetsAnEndedRunAfterItsRetention(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// A blob lives as long as a record names it.
+func TestClean_KeepsTheBlobsOfLivingRuns(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	if _, err := h.EnsureKey(t.Context(), "demo", host.NewKey{Principal: "x", Roles: []string{"member"}, Kind: "user"}); err != nil {
+		t.Fatal(err)
+	}
+	big := func(c string) string {
+		return `[{"calls":[{"tool":"transfer","arguments":{"amount":1,"to":"` + strings.Repeat(c, 100_000) + `"}}]},{"final":1}]`
+	}
+	h.Script("kept", big("k"), `{"transfer":true}`)
+	h.Script("gone", big("g"), `{"transfer":true}`)
+	kept, gone := h.Create(hosttest.Member, "kept"), h.Create(hosttest.Member, "gone")
+	if _, err := h.Cancel(t.Context(), hosttest.Owner, gone.ID); err != nil {
+		t.Fatal(err)
+	}
+	blob := func(r host.Run) error {
+		_, err := h.Store.Blob(t.Context(), "demo", store.Digest(r.Pause.Approvals[0].ArgsDigest))
+		return err
+	}
+	clean := func() {
+		t.Helper()
+		if err := h.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Clean(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Clock.Advance(2 * time.Hour)
+	clean()
+	if err := errors.Join(blob(kept), blob(gone)); err != nil {
+		t.Fatalf("the arguments of runs that are kept: %v", err)
+	}
+	h.Clock.Advance(30 * 24 * time.Hour)
+	clean() // gone's retention is over; kept has just expired and is kept
+	if err := blob(kept); err != nil {
+		t.Errorf("the arguments of a run that is kept: %v", err)
+	}
+	if err := blob(gone); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("the arguments of a run that is gone: %v", err)
 	}
 }
