@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -40,8 +41,8 @@ var allowedBuiltins = []string{
 	"urlquery.decode_object", "walk",
 }
 
-// capabilities returns what a module may use, our own builtins included. The result belongs to the caller.
-func capabilities() *ast.Capabilities {
+// capabilities returns what a module may use, our own builtins included. The result is shared; nobody changes it.
+var capabilities = sync.OnceValue(func() *ast.Capabilities {
 	all := ast.CapabilitiesForThisVersion(ast.CapabilitiesRegoVersion(ast.RegoV1))
 	all.Builtins = slices.DeleteFunc(all.Builtins, func(b *ast.Builtin) bool { return !slices.Contains(allowedBuiltins, b.Name) })
 	for _, own := range ownBuiltins {
@@ -50,7 +51,7 @@ func capabilities() *ast.Capabilities {
 	slices.SortFunc(all.Builtins, func(a, b *ast.Builtin) int { return strings.Compare(a.Name, b.Name) })
 	all.AllowNet = []string{} // nil would mean every host for a remote schema, empty means none
 	return all
-}
+})
 
 // ownBuiltin is a function that Rego cannot express exactly or cheaply. Each is pure.
 type ownBuiltin struct {

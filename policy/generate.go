@@ -14,7 +14,7 @@ import (
 const generatorVersion = 1
 
 // Compile turns an agent's interrupt_on into rules, with the built-in defaults. nil or null means the defaults only. The error
-// is an *InvalidError. Equal texts are compiled once; the last interruptsKept are remembered.
+// is an *InvalidError. Equal texts are compiled once, as long as they are remembered.
 func (e *Engine) Compile(interruptOn json.RawMessage) (*Interrupts, error) {
 	key := sha256.Sum256(interruptOn)
 	if on := e.compiled.get(key); on != nil {
@@ -74,19 +74,23 @@ func (g *generator) entry(e entry) {
 	stop := map[string]any{
 		"rule": e.id, "reason": "approval_required", "allowed_decisions": e.allowed, "title": e.title, "message": e.message, "ttl": e.ttl,
 	}
-	var stops, sures []string // one body each
-	for _, a := range e.when {
-		stop, sure := g.alternative(a)
-		stops, sures = append(stops, stop), append(sures, sure)
-	}
-	if e.when == nil {
-		stops, sures = []string{""}, []string{""}
+	var stops, sures string
+	switch len(e.when) {
+	case 0:
+	case 1:
+		stops, sures = g.alternative(e.when[0])
+	default:
+		g.n++
+		any := g.n
+		for _, a := range e.when {
+			stop, sure := g.alternative(a)
+			g.line("\nany_%d if {\n%s}\n\nany_sure_%d if {\n%s}", any, stop, any, sure)
+		}
+		stops, sures = fmt.Sprintf("\tany_%d\n", any), fmt.Sprintf("\tany_sure_%d\n", any)
 	}
 	for _, call := range calls(e.tool) {
-		for i := range stops {
-			g.line("\nstop contains %s if {\n%s%s}", literal(stop), call, stops[i])
-			g.line("\nsure contains %s if {\n%s%s}", literal(stop), call, sures[i])
-		}
+		g.line("\nstop contains %s if {\n%s%s}", literal(stop), call, stops)
+		g.line("\nsure contains %s if {\n%s%s}", literal(stop), call, sures)
 	}
 }
 
@@ -165,12 +169,14 @@ func literal(v any) string {
 	return string(b)
 }
 
-// interruptsKept bounds the memory of compiled configurations: one takes about 100 KB.
-const interruptsKept = 256
+// interruptsKept bounds the memory of compiled configurations, in bytes of their generated text: a configuration of usual size
+// has 4 KB of text and takes 170 KB, so that some 250 are kept in 45 MB.
+const interruptsKept = 1 << 20
 
 // interruptsCache keeps the configurations used last.
 type interruptsCache struct {
 	mu    sync.Mutex
+	size  int
 	order list.List // of *cached, the last used in front
 	byKey map[[32]byte]*list.Element
 }
@@ -201,8 +207,9 @@ func (c *interruptsCache) put(key [32]byte, on *Interrupts) {
 		return
 	}
 	c.byKey[key] = c.order.PushFront(&cached{key, on})
-	if c.order.Len() > interruptsKept {
-		oldest := c.order.Back()
-		delete(c.byKey, c.order.Remove(oldest).(*cached).key)
+	for c.size += len(on.text); c.size > interruptsKept && c.order.Len() > 1; {
+		oldest := c.order.Remove(c.order.Back()).(*cached)
+		c.size -= len(oldest.on.text)
+		delete(c.byKey, oldest.key)
 	}
 }

@@ -82,8 +82,11 @@ func defaultEntry(tool string) entry {
 	}
 }
 
-// maxInterruptOn bounds the configuration: every byte of it is compiled.
-const maxInterruptOn = 64 << 10
+// Bounds of a configuration: each tool, field and matcher of it becomes a rule or two that are compiled.
+const (
+	maxInterruptOn = 64 << 10 // bytes
+	maxParts       = 1000     // tools, fields and matchers together
+)
 
 // parseInterruptOn reads interrupt_on and merges the defaults. nil, empty and null are an empty configuration.
 func parseInterruptOn(raw json.RawMessage) (entries []entry, removed []string, err error) {
@@ -127,6 +130,17 @@ func parseInterruptOn(raw json.RawMessage) (entries []entry, removed []string, e
 			e.message = "The agent's interrupt_on asks for one before this call."
 		}
 		entries = append(entries, *e)
+	}
+	parts := len(entries)
+	for _, e := range entries {
+		for _, a := range e.when {
+			for _, f := range a {
+				parts += 1 + len(f.matchers)
+			}
+		}
+	}
+	if parts > maxParts {
+		return nil, nil, &InvalidError{"", fmt.Sprintf("more than %d tools, fields and matchers: write such rules in Rego, in the rules folder", maxParts)}
 	}
 	for _, tool := range defaultTools {
 		e, replaced := configured[tool]

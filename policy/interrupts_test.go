@@ -127,21 +127,43 @@ func TestRemovedNamesTheDefaultStopsThatAreGone(t *testing.T) {
 	}
 }
 
-func TestCompileRemembersABoundedNumber(t *testing.T) {
+func TestCompileRemembersWithinItsBound(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	first := compileOn(t, e, `{"a":true}`)
 	if compileOn(t, e, `{"a":true}`) != first {
 		t.Error("an equal configuration is compiled twice")
 	}
-	for i := range interruptsKept {
-		compileOn(t, e, fmt.Sprintf(`{"t%d":false}`, i))
+	title := strings.Repeat("x", 30<<10)
+	for i := range 20 {
+		compileOn(t, e, fmt.Sprintf(`{"a":{"title":"%s%d"}}`, title, i))
 	}
-	if len(e.compiled.byKey) != interruptsKept || e.compiled.order.Len() != interruptsKept {
-		t.Errorf("%d kept; want %d", len(e.compiled.byKey), interruptsKept)
+	if e.compiled.size > interruptsKept || e.compiled.size < interruptsKept/2 || len(e.compiled.byKey) != e.compiled.order.Len() {
+		t.Errorf("%d bytes in %d configurations kept; want at most %d", e.compiled.size, len(e.compiled.byKey), interruptsKept)
 	}
 	if compileOn(t, e, `{"a":true}`) == first {
 		t.Error("the oldest is still there")
+	}
+}
+
+// The largest configurations that are accepted compile in bounded time, and their text does not multiply.
+func TestCompileOfALargeConfigurationIsBounded(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	alternatives := strings.Repeat(`{"a":{"min":1}},`, maxParts/2-1)
+	large := `{"x.y":{"message":"` + strings.Repeat("m", 40<<10) + `","when":[` + strings.TrimSuffix(alternatives, ",") + `]}}`
+	on := compileOn(t, e, large)
+	if len(on.Rego()) > 20*maxInterruptOn {
+		t.Errorf("%d bytes of rules out of %d", len(on.Rego()), len(large))
+	}
+	if d := e.Gate(t.Context(), on, input("x.y", `{"a":0}`)); d.Effect != Allow {
+		t.Errorf("%+v", d)
+	}
+	if d := e.Gate(t.Context(), on, input("x.y", `{"a":1}`)); d.Effect != Pause {
+		t.Errorf("%+v", d)
+	}
+	if _, err := e.Compile(json.RawMessage(strings.Replace(large, `"when":[`, `"when":[`+alternatives, 1))); err == nil {
+		t.Error("a configuration with too many parts is accepted")
 	}
 }
 
@@ -230,7 +252,7 @@ func TestEveryAllowedConfigurationDecides(t *testing.T) {
 		"min_bytes": func() any { return r.IntN(20) },
 	}
 	names := sortedKeys(matchers)
-	for range 300 {
+	for range 150 {
 		when := some(func() any {
 			fields := map[string]any{}
 			for range 1 + r.IntN(2) {
