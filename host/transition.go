@@ -144,8 +144,7 @@ func (s *step) start(c *store.Call) {
 	if c.State == store.CallStarted {
 		return // a second attempt: the first one left nothing visible
 	}
-	c.State = store.CallStarted
-	c.Stop = nil
+	c.State, c.StartedAt, c.Stop = store.CallStarted, s.now, nil
 	digest := c.ArgsDigest
 	if c.EditedDigest != "" {
 		digest = c.EditedDigest

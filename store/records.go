@@ -144,6 +144,8 @@ type Call struct {
 	Approved bool `json:"ok,omitempty"`
 	// Grants are the trusted flags this execution carries; a run after a crash carries the same.
 	Grants []string `json:"gr,omitempty"`
+	// StartedAt is when the call first started: where its guest's clock begins, in every attempt.
+	StartedAt time.Time `json:"sa,omitzero"`
 	// Stop is set while the tool has stopped itself and waits for its answer.
 	Stop *Stop `json:"sp,omitempty"`
 	// Observed tells that the result is the observation of a pause that the tool raised.
