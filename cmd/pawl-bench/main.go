@@ -43,7 +43,7 @@ func (r result) most(budget float64) result {
 type bench struct {
 	root    string // of the checkout
 	quick   bool
-	profile string // file for the host's CPU profile
+	profile string        // file for the host's CPU profile
 	seconds time.Duration // of each load
 	report  func(result)
 }
