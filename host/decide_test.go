@@ -670,3 +670,28 @@ func showRequest(ctx context.Context, s *plugins.Session) error {
 	_, err := hosttest.Op(ctx, s, "output", s.Request())
 	return err
 }
+
+func TestInvariant6_EveryApprovalShowsWhatItsDigestSays(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{Rules: rules(`pause contains {"rule": "big"} if { input.call.tool == "transfer"; input.call.arguments.amount > 1000 }`)})
+	h.External("pay", gatedTransfer)
+	r := h.Batch(hosttest.Member, "pay", `[{"tool":"transfer","arguments":{"amount":10}}]`)
+	for _, args := range []string{`{"amount":5000}`, `{"amount":6000}`} { // the first edit meets another rule, the second stays within both
+		if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "edit", Arguments: raw(args)}); err != nil {
+			t.Fatal(err)
+		}
+		r = h.Settled(r.ID)
+	}
+	if got := resultsOf(r); got != `{"amount":6000,"currency":"EUR"}` {
+		t.Fatalf("state %s, results %s", r.State, got)
+	}
+	aps, err := h.RunApprovals(t.Context(), hosttest.Member, r.ID)
+	if err != nil || len(aps) != 2 {
+		t.Fatalf("%d approvals, %v", len(aps), err)
+	}
+	for i, want := range []string{`{"amount":10,"currency":"EUR"}`, `{"amount":5000,"currency":"EUR"}`} {
+		if string(aps[i].Arguments) != want || aps[i].ArgsDigest != hosttest.Digest(want) {
+			t.Errorf("approval %d shows %s with digest %s; what was asked is %s", i, aps[i].Arguments, aps[i].ArgsDigest, want)
+		}
+	}
+}
