@@ -177,6 +177,9 @@ func TestBlobBytesAreVerified(t *testing.T) {
 	}
 	piece := func() []byte { return []byte("b" + string(store.K("t", string(d), 1))) }
 	for _, harm := range []func(*badger.Txn) error{
+		func(txn *badger.Txn) error { // as long as before
+			return txn.Set(piece(), append([]byte{1}, make([]byte, 1_000_000-512<<10)...))
+		},
 		func(txn *badger.Txn) error { return txn.Set(piece(), []byte("\x01other bytes")) },
 		func(txn *badger.Txn) error { return txn.Set(piece(), nil) },
 		func(txn *badger.Txn) error { return txn.Delete(piece()) },
