@@ -279,3 +279,54 @@ func TestNewRefusesAFolderThatCannotBeRead(t *testing.T) {
 		t.Errorf("a directory with the name of a module: %v", err)
 	}
 }
+
+// The engine believes its own base module no more than anything else.
+func TestInvariant5_WhatIsNoDecisionIsARefusal(t *testing.T) {
+	t.Parallel()
+	const pause = `"effect": "pause", "reason": "approval_required", "allowed_decisions": ["approve"], "title": "", "message": "", "ttl": "", "rules": ["a"]`
+	good := ast.MustParseTerm(`{` + pause + `}`).Value
+	if d, fail := readDecision(good); fail != nil || d.Effect != Pause {
+		t.Fatalf("%+v %+v", d, fail)
+	}
+	for _, s := range []string{
+		`"allow"`, `true`, `null`, `["allow"]`, `{}`, `{"allow": true}`, `{"effect": true}`, `{"effect": "allow"}`, `{"effect": "Allow", "rules": []}`,
+		`{"effect": "", "rules": []}`, `{"effect": "allow", "rules": ["a"]}`, `{"effect": "allow", "rules": "a"}`, `{"effect": "allow", "rules": [1]}`,
+		`{"effect": "allow", "rules": {}}`, `{"effect": "deny", "rules": []}`, `{"effect": "pause", "rules": ["a"]}`,
+	} {
+		if d, fail := readDecision(ast.MustParseTerm(s).Value); fail == nil || fail.code != CodeShape || d.Effect != "" {
+			t.Errorf("%s is read as %+v", s, d)
+		}
+	}
+	for _, change := range []string{
+		`"reason": ""`, `"reason": "await_input"`, `"allowed_decisions": []`, `"allowed_decisions": ["maybe"]`, `"allowed_decisions": {"approve"}`,
+		`"ttl": "soon"`, `"ttl": "-1s"`, `"ttl": 1`, `"rules": []`, `"title": null`, `"message": 1`,
+	} {
+		name, _, _ := strings.Cut(change, ":")
+		kept := slices.DeleteFunc(strings.SplitAfter(pause, ", "), func(s string) bool { return strings.HasPrefix(s, name) })
+		s := "{" + strings.TrimSuffix(strings.Join(kept, ""), ", ") + ", " + change + "}"
+		if d, fail := readDecision(ast.MustParseTerm(s).Value); fail == nil || fail.code != CodeShape || d.Effect != "" {
+			t.Errorf("%s is read as %+v", s, d)
+		}
+	}
+	for _, s := range []string{`true`, `"allow"`, `{}`, `{"allow": true}`, `{"allow": "true", "reasons": []}`, `{"allow": true, "reasons": ["x"]}`, `{"reasons": []}`} {
+		if v, ok := readVerdict(ast.MustParseTerm(s).Value); ok && v.Allow {
+			t.Errorf("%s is read as %+v", s, v)
+		}
+	}
+	e := newEngine(t)
+	m, err := parse("x.rego", []byte("package x\ny := 1 if input.nothing"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := compile(map[string]module{"x.rego": m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := prepare(t.Context(), c, "data.x.y")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, fail := e.evaluate(t.Context(), &q, ast.NewObject(), topdown.NewCancel()); v != nil || fail == nil || fail.code != CodeUndefined {
+		t.Errorf("undefined gives %v, %+v", v, fail)
+	}
+}
