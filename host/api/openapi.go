@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/pawlhost/pawl/host"
-	"github.com/pawlhost/pawl/store"
 )
 
 // description is what describe makes of the route table; a test holds them together. It is a file so that a change of the
@@ -33,17 +32,9 @@ var requestNeeds = map[reflect.Type][]string{
 }
 
 var enums = map[reflect.Type][]string{
-	reflect.TypeFor[store.RunState]():      texts(runStates),
-	reflect.TypeFor[store.ApprovalState](): texts(approvalStates),
-	reflect.TypeFor[store.CallState]():     {string(store.CallPlanned), string(store.CallAwaiting), string(store.CallStarted), string(store.CallFinished)},
-}
-
-func texts[T ~string](vs []T) []string {
-	out := make([]string, len(vs))
-	for i, v := range vs {
-		out[i] = string(v)
-	}
-	return out
+	reflect.TypeOf(host.Run{}.State):      runStates,
+	reflect.TypeOf(host.Approval{}.State): {"pending", "decided", "expired", "cancelled", "superseded"},
+	reflect.TypeOf(host.Call{}.State):     {"planned", "awaiting", "started", "finished"},
 }
 
 type jsonObject = map[string]any

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pawlhost/pawl/host"
-	"github.com/pawlhost/pawl/store"
 )
 
 // What people who approve and operate ask for: the queue, the audit log, keys, policy's opinion.
@@ -26,10 +25,6 @@ type (
 		Next string     `json:"next,omitempty"`
 	}
 )
-
-var approvalStates = []store.ApprovalState{
-	store.ApprovalPending, store.ApprovalDecided, store.ApprovalExpired, store.ApprovalCancelled, store.ApprovalSuperseded,
-}
 
 func runApprovals(s *Server, w http.ResponseWriter, r *request) error {
 	as, err := s.host.RunApprovals(r.Context(), r.actor, r.params["run"])

@@ -4,11 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pawlhost/pawl/host"
-	"github.com/pawlhost/pawl/store"
 )
 
 // callWait is how long a tool call's answer waits for its result.
@@ -35,7 +36,11 @@ type (
 	toolAnswer struct {
 		Run    host.Run        `json:"run"`
 		Result json.RawMessage `json:"result,omitempty"`
-		Error  *store.Failure  `json:"error,omitempty"`
+		Error  *failure        `json:"error,omitempty"`
+	}
+	failure struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
 	}
 )
 
@@ -102,7 +107,7 @@ func createRun(s *Server, w http.ResponseWriter, r *request) error {
 
 // waitRun waits for a stop or an end. A wait that cannot begin or ends early is no error: the run exists and is answered.
 func (s *Server) waitRun(r *request, run host.Run, wait time.Duration) (host.Run, error) {
-	if run.State.Ended() || run.State.Paused() || run.State == store.RunAwaitingPlanner {
+	if run.State.Ended() || run.State.Paused() || run.State == "awaiting_planner" {
 		return run, nil
 	}
 	ctx, release, err := s.hold(r.Context())
@@ -115,9 +120,8 @@ func (s *Server) waitRun(r *request, run host.Run, wait time.Duration) (host.Run
 	return s.host.WaitRun(ctx, r.actor, run.ID)
 }
 
-var runStates = []store.RunState{
-	store.RunQueued, store.RunRunning, store.RunAwaitingApproval, store.RunAwaitingInput, store.RunAwaitingEvent,
-	store.RunAwaitingPlanner, store.RunSucceeded, store.RunFailed, store.RunCancelled,
+var runStates = []string{
+	"queued", "running", "awaiting_approval", "awaiting_input", "awaiting_event", "awaiting_planner", "succeeded", "failed", "cancelled",
 }
 
 func listRuns(s *Server, w http.ResponseWriter, r *request) error {
@@ -146,20 +150,11 @@ func first(err, problem error) error {
 	return problem
 }
 
-func oneOf[T ~string](name, v string, known []T) error {
-	if v == "" {
+func oneOf(name, v string, known []string) error {
+	if v == "" || slices.Contains(known, v) {
 		return nil
 	}
-	for _, k := range known {
-		if v == string(k) {
-			return nil
-		}
-	}
-	text := ""
-	for _, k := range known {
-		text += " " + string(k)
-	}
-	return invalid("", "unknown "+name+": use one of"+text)
+	return invalid("", "unknown "+name+": use one of "+strings.Join(known, ", "))
 }
 
 func getRun(s *Server, w http.ResponseWriter, r *request) error {
@@ -289,7 +284,11 @@ func callTool(s *Server, w http.ResponseWriter, r *request) error {
 	if !out.Done {
 		return reply(w, http.StatusAccepted, toolAnswer{Run: out.Run})
 	}
-	return reply(w, http.StatusOK, toolAnswer{out.Run, out.Result, out.Error})
+	done := toolAnswer{Run: out.Run, Result: out.Result}
+	if out.Error != nil {
+		done.Error = &failure{out.Error.Code, out.Error.Message}
+	}
+	return reply(w, http.StatusOK, done)
 }
 
 func listTools(s *Server, w http.ResponseWriter, r *request) error {

@@ -585,7 +585,7 @@ func TestASlowReaderIsClosedWith4408AndNobodyElseNotices(t *testing.T) {
 	seen := make(chan int)
 	go func() {
 		n := 0
-		for n < 200 {
+		for n < 30 {
 			m, err := other.read()
 			if err != nil {
 				break
@@ -596,11 +596,11 @@ func TestASlowReaderIsClosedWith4408AndNobodyElseNotices(t *testing.T) {
 		}
 		seen <- n
 	}()
-	for range 200 {
+	for range 30 {
 		r.Create(hosttest.Member, "big")
 	}
-	if n := <-seen; n != 200 {
-		t.Errorf("the other client saw %d of 200", n)
+	if n := <-seen; n != 30 {
+		t.Errorf("the other client saw %d of 30", n)
 	}
 	closing := func() bool { return strings.Contains(metric(r, "pawl_slow_sockets_total"), " 1") }
 	eventually(t, "the slow reader is found", closing)
@@ -635,14 +635,14 @@ func TestABacklogWaitsInTheLog(t *testing.T) {
 	r := newRig(t, api.Options{Dev: true, WriteTimeout: 5 * time.Second}, hosttest.Options{})
 	big := strings.Repeat("x", 48<<10)
 	r.Script("big", fmt.Sprintf(`[{"calls":[{"tool_call_id":"c","tool":"write_file","arguments":{"path":"/memories/x","content":%q}}]},{"final":1}]`, big), "")
-	for range 60 {
+	for range 30 {
 		r.Create(hosttest.Member, "big")
 	}
 	w := r.ws("admin")
 	w.text(`{"type":"subscribe","id":"q","queue":true,"after":0}`)
 	w.want("snapshot")
 	cursors := map[any]bool{}
-	for n := 0; n < 60; {
+	for n := 0; n < 30; {
 		m := w.want("event")
 		if cursors[m["cursor"]] {
 			t.Fatalf("cursor %v twice", m["cursor"])
