@@ -103,10 +103,8 @@ func (c *socket) run() {
 	} else {
 		_ = c.conn.SetReadDeadline(time.Now().Add(c.s.opts.HelloTimeout))
 	}
-	code, reason := c.read()
+	code, reason, err := c.read()
 	c.close(code, reason, false)
-	// Until the client has its close frame, what it still sends is thrown away: a client that writes before it reads would
-	// wait for ever, and unread data would make the kernel reset the connection, and the close frame with it.
 	c.mu.Lock()
 	select {
 	case <-c.flushed: // it set a deadline already
@@ -114,11 +112,44 @@ func (c *socket) run() {
 		_ = c.conn.SetReadDeadline(time.Now().Add(c.s.opts.WriteTimeout + 2*c.s.opts.Linger))
 	}
 	c.mu.Unlock()
+	c.discard(err)
+}
+
+// discard throws away what the client still sends, until its close frame or the end: a client that writes before it reads would
+// wait for ever, and unread data would make the kernel reset the connection, and our close frame with it. err is the
+// reader's error, if it has one.
+func (c *socket) discard(err error) {
+	for err == nil {
+		var r io.Reader
+		if _, r, err = c.ws.NextReader(); err == nil {
+			_, err = io.Copy(io.Discard, r)
+		}
+	}
+	if said, _ := peerClosed(err); said {
+		select { // it has nothing more to say, and waits for our close frame
+		case <-c.flushed:
+		case <-time.After(c.s.opts.WriteTimeout + c.s.opts.Linger):
+		}
+		return
+	}
 	_, _ = io.Copy(io.Discard, c.conn)
 }
 
-// read handles frames until one ends the socket, and returns the close code that says why.
-func (c *socket) read() (code int, reason string) {
+// peerClosed reports whether err is the client's close frame, and its code.
+func peerClosed(err error) (bool, int) {
+	ce, ok := errors.AsType[*websocket.CloseError](err)
+	if !ok || ce.Code == websocket.CloseAbnormalClosure { // which stands for a connection that broke
+		return false, closeNormal
+	}
+	if ce.Code == websocket.CloseNoStatusReceived {
+		return true, closeNormal
+	}
+	return true, ce.Code
+}
+
+// read handles frames until one ends the socket, and returns the close code that says why. An error is one of the
+// connection, or the client's own close frame.
+func (c *socket) read() (code int, reason string, err error) {
 	for {
 		kind, r, err := c.ws.NextReader()
 		var data []byte
@@ -126,31 +157,28 @@ func (c *socket) read() (code int, reason string) {
 			data, err = io.ReadAll(io.LimitReader(r, maxMessage+1))
 		}
 		if err != nil {
-			if ce, ok := errors.AsType[*websocket.CloseError](err); ok {
-				if ce.Code == websocket.CloseNoStatusReceived || ce.Code == websocket.CloseAbnormalClosure {
-					return closeNormal, ""
-				}
-				return ce.Code, ""
+			if said, code := peerClosed(err); said {
+				return code, "", err
 			}
 			// The library hides the error's identity and keeps only this.
 			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() && !c.authed {
 				c.fail(nil, &host.Error{Code: host.CodeUnauthenticated, Detail: "no hello with a token came in time"})
-				return closeUnauthenticated, "no hello came in time"
+				return closeUnauthenticated, "no hello came in time", err
 			}
-			return websocket.CloseProtocolError, ""
+			return websocket.CloseProtocolError, "", err
 		}
 		switch {
 		case c.ended():
-			return closeNormal, ""
+			return closeNormal, "", nil
 		case kind == websocket.BinaryMessage:
-			return closeUnsupported, "send JSON in text messages"
+			return closeUnsupported, "send JSON in text messages", nil
 		case len(data) > maxMessage:
-			return closeTooBig, "a message is at most 64 KiB"
+			return closeTooBig, "a message is at most 64 KiB", nil
 		case !utf8.Valid(data):
-			return closeInvalidPayload, "text must be UTF-8"
+			return closeInvalidPayload, "text must be UTF-8", nil
 		}
 		if c.handle(data) {
-			return closeUnauthenticated, "authenticate first"
+			return closeUnauthenticated, "authenticate first", nil
 		}
 	}
 }
