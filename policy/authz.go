@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"slices"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/topdown"
@@ -43,6 +44,21 @@ func (e *Engine) Authz(ctx context.Context, in *AuthzInput) Verdict {
 	if in == nil {
 		return Verdict{Code: CodeInput, Reasons: []string{CodeInput}}
 	}
+	if e.verdicts == nil {
+		return e.ask(ctx, in)
+	}
+	q := in.question()
+	verdict, ok := e.verdicts.get(q)
+	if !ok {
+		if verdict = e.ask(ctx, in); verdict.Code == "" {
+			e.verdicts.put(q, verdict)
+		}
+	}
+	verdict.Reasons = slices.Clone(verdict.Reasons)
+	return verdict
+}
+
+func (e *Engine) ask(ctx context.Context, in *AuthzInput) Verdict {
 	doc := in.document()
 	v, fail := e.run(func(cancel topdown.Cancel) (ast.Value, *failure) { return e.evaluate(ctx, &e.authz, doc, cancel) })
 	if fail != nil {

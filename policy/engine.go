@@ -27,11 +27,12 @@ var base embed.FS
 // Options configures an Engine. The zero value has no rules of people.
 type Options struct {
 	Rules    fs.FS         // people's modules (*.rego, but not *_test.rego), read once; nil: none
-	Deadline time.Duration // of one evaluation; 0 means 250ms
+	Deadline time.Duration // of one evaluation; 0 means DefaultDeadline
 }
 
-// DefaultDeadline is the deadline of one evaluation when Options has none.
-const DefaultDeadline = 250 * time.Millisecond
+// DefaultDeadline is the deadline of one evaluation when Options has none. It is ten thousand times what a decision takes: a
+// host under load must not deny calls because its processors are busy, and a rule that never ends still ends soon.
+const DefaultDeadline = time.Second
 
 // Engine holds the compiled modules. It is safe for concurrent use and has nothing to close.
 type Engine struct {
@@ -39,7 +40,9 @@ type Engine struct {
 	gate, authz rego.PreparedEvalQuery
 	defaults    *Interrupts
 	revision    string
-	compiled    interruptsCache
+	// verdicts is nil where people's modules have a say in authorization.
+	verdicts *verdicts
+	compiled interruptsCache
 }
 
 // New compiles the base and the people's modules. A module that cannot be used is an error with its file, the line and
@@ -59,6 +62,12 @@ func New(ctx context.Context, o Options) (*Engine, error) {
 	}
 	if e.authz, err = prepare(ctx, compiler, "data.pawl.authz.decision"); err != nil {
 		return nil, err
+	}
+	e.verdicts = &verdicts{}
+	for _, m := range modules {
+		if isAuthz(m.parsed) {
+			e.verdicts = nil
+		}
 	}
 	if e.defaults, err = e.Compile(nil); err != nil {
 		return nil, err
