@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -188,7 +189,7 @@ func TestEventStreamBeatsWhileNothingHappensAndLosesNothingByIt(t *testing.T) {
 }
 
 // What a stream holds ends with its client.
-func TestEventStreamIsReleasedWhenItsClientLeavesOrSleeps(t *testing.T) {
+func TestEventStreamIsReleasedWhenItsClientLeaves(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, api.Options{Dev: true, Heartbeat: 20 * time.Millisecond, WriteTimeout: 200 * time.Millisecond}, hosttest.Options{})
 	run := r.paused("member")
@@ -198,4 +199,27 @@ func TestEventStreamIsReleasedWhenItsClientLeavesOrSleeps(t *testing.T) {
 		s.close()
 	}
 	eventually(t, "the streams end", func() bool { return strings.HasSuffix(metric(r, "pawl_event_streams"), " 0") })
+}
+
+// A client that stops reading without closing holds its stream no longer than one write may take.
+func TestEventStreamOfAStuckClientIsDropped(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, api.Options{Dev: true, WriteTimeout: 200 * time.Millisecond}, hosttest.Options{})
+	run := r.run("member", "ext")
+	big := strings.Repeat("x", 900<<10)
+	c, err := net.Dial("tcp", r.web.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", run.ID, r.keys["member"])
+	eventually(t, "the stream is open", func() bool { return strings.HasSuffix(metric(r, "pawl_event_streams"), " 1") })
+	for turn := 1; turn <= 8; turn++ {
+		r.ok("member", "POST", "/v1/runs/"+run.ID+"/calls", fmt.Sprintf(`{"turn":%d,"calls":[{"tool_call_id":"c","tool":"echo","arguments":{"x":%q}}]}`, turn, big))
+		r.Settled(run.ID)
+	}
+	eventually(t, "the stuck client is dropped", func() bool { return strings.HasSuffix(metric(r, "pawl_event_streams"), " 0") })
 }

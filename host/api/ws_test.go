@@ -453,6 +453,9 @@ func TestTheQueueShowsWhatWaitsAndGoesOnFromItsCursor(t *testing.T) {
 		if e["run_id"] == first.ID {
 			t.Errorf("an event from before the cursor: %v", m)
 		}
+		if strings.Contains(fmt.Sprint(m), "resume_token") {
+			t.Errorf("the queue shows a token: %v", m)
+		}
 		if m["cursor"] == nil || m["cursor"] == cursor {
 			t.Errorf("cursor %v", m["cursor"])
 		}
@@ -758,4 +761,48 @@ func TestIdleSocketsAreCheap(t *testing.T) {
 		w.conn.Close()
 	}
 	eventually(t, "all goroutines end", func() bool { return runtime.NumGoroutine()-before <= 20 })
+}
+
+func TestFramesCountAgainstTheRateLimit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, api.Options{Rate: 0.001, Burst: 4}, hosttest.Options{})
+	w := r.ws("member")
+	for range 3 {
+		w.text(`{"type":"ping"}`)
+		w.want("pong")
+	}
+	w.text(`{"type":"ping","id":"x"}`)
+	if p := w.problem(429, "x"); p["code"] != "rate_limited" {
+		t.Errorf("%v", p)
+	}
+	if w := r.handshake("member"); w.status != 429 || w.header.Get("Retry-After") == "" {
+		t.Errorf("%d %v", w.status, w.header)
+	}
+}
+
+func TestSubscriptionsAreBoundedAndEndOneByOne(t *testing.T) {
+	t.Parallel()
+	r := dev(t)
+	run := r.paused("member")
+	w := r.ws("admin")
+	for i := range 64 {
+		w.text(sub(fmt.Sprint(i), run.ID))
+		w.want("pause")
+	}
+	w.text(sub("more", run.ID))
+	w.problem(400, "more")
+	for i := range 63 {
+		w.text(map[string]any{"type": "unsubscribe", "id": fmt.Sprint(i)})
+		w.want("ack")
+	}
+	r.ok("admin", "POST", "/v1/runs/"+run.ID+"/approvals", decisions(run.Pause, "reject"))
+	for {
+		m := w.want("event")
+		if m["id"] != "63" {
+			t.Errorf("an event of an ended subscription: %v", m)
+		}
+		if m["event"].(map[string]any)["type"] == "run.finished" {
+			break
+		}
+	}
 }
