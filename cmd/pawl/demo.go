@@ -132,8 +132,8 @@ func (s *story) start(ctx context.Context) error {
 }
 
 func (s *story) connect() {
-	s.member = &remote{base: s.child.base, key: s.child.keys["member"], http: &http.Client{}}
-	s.admin = &remote{base: s.child.base, key: s.child.keys["admin"], http: &http.Client{}}
+	s.member = newRemote(s.child.base, s.child.keys["member"])
+	s.admin = newRemote(s.child.base, s.child.keys["admin"])
 }
 
 func (s *story) ask(ctx context.Context) error {
@@ -196,7 +196,7 @@ func (s *story) restart(ctx context.Context) error {
 	}
 	before := *s.member
 	s.connect()
-	if err := must(before.key == s.member.key, "the keys did not survive"); err != nil {
+	if err := must(before.Key == s.member.Key, "the keys did not survive"); err != nil {
 		return err
 	}
 	s.say("process %d listens; the keys are the same. $ pawl approvals list", s.child.pid())
@@ -326,7 +326,7 @@ func (s *story) result(ctx context.Context) error {
 func (s *story) record(ctx context.Context) error {
 	fmt.Fprintf(s.stdout, "   the events of the run, as GET /v1/runs/{run}/events streams them\n")
 	finished, decided := 0, 0
-	err := s.member.events(ctx, s.run.ID, 0, func(e event) error {
+	err := s.member.events(ctx, s.run.ID, func(e event) error {
 		fmt.Fprint(s.stdout, "  ")
 		showEvent(s.stdout, e)
 		switch {

@@ -101,8 +101,11 @@ func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error
 	if !a.json {
 		fmt.Fprintf(a.stdout, "run %s\n", visible(id))
 	}
+	if wait {
+		r.Retries = 20 // about forty seconds: a host that restarts meanwhile is part of the story
+	}
 	// A pause that is in the log may be over long since, so after each one the run itself is asked.
-	err := r.events(ctx, id, 0, func(e event) error {
+	err := r.events(ctx, id, func(e event) error {
 		if a.json {
 			if err := a.printRaw(e.raw); err != nil {
 				return err

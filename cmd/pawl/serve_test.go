@@ -35,7 +35,9 @@ func newChild(t *testing.T, program string) *child {
 }
 
 func (c *child) as(name string) *remote {
-	return &remote{base: c.base, key: c.keys[name], http: &http.Client{}}
+	r := newRemote(c.base, c.keys[name])
+	r.Retries = 0
+	return r
 }
 
 // mustStart and mustCall end the test when they fail.
@@ -72,23 +74,14 @@ func TestSIGTERMSaysGoodbye(t *testing.T) {
 	mustCall(t, owner, http.MethodPost, "/v1/runs", map[string]any{"agent": "ops"}, &run)
 
 	streamed := make(chan error, 1)
-	resp, err := owner.send(t.Context(), http.MethodGet, runPath(run.ID)+"/events", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
 	paused := make(chan struct{})
 	go func() {
-		done, err := readEvents(resp.Body, func(e event) error {
+		streamed <- owner.events(t.Context(), run.ID, func(e event) error {
 			if e.Type == "run.paused" {
 				close(paused)
 			}
 			return nil
 		})
-		if done {
-			err = errors.New("the stream says that the run has finished")
-		}
-		streamed <- err
 	}()
 	<-paused
 
@@ -99,8 +92,8 @@ func TestSIGTERMSaysGoodbye(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	if err := <-streamed; err != nil {
-		t.Error(err)
+	if err := <-streamed; exitCode(err) != exitAway {
+		t.Errorf("the stream ended with: %v", err)
 	}
 	keys := c.keys
 	mustStart(t, c)
