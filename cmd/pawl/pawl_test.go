@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 // TestScripts runs testdata/*.txtar. Beyond the usual commands they have
 //
 //	host NAME [ARG…]     starts (or starts again) "pawl serve --dev" on folder NAME, sets PAWL_URL, PAWL_ADDR and a variable for each principal's key
-//	kill NAME, term NAME end it with SIGKILL, or with SIGTERM and a good exit
+//	crash NAME, term NAME end it with SIGKILL, or with SIGTERM and a good exit
 //	exits CODE CMD…      runs a command that must end with this code
 //	keep VAR             keeps the last output, trimmed, in a variable
 func TestScripts(t *testing.T) {
@@ -69,7 +69,7 @@ func TestScripts(t *testing.T) {
 					ts.Setenv(name, key)
 				}
 			},
-			"kill": func(ts *testscript.TestScript, _ bool, args []string) {
+			"crash": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Value(hosts{}).(map[string]*child)[args[0]].kill()
 			},
 			"term": func(ts *testscript.TestScript, _ bool, args []string) {
