@@ -165,8 +165,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 			if p == http.ErrAbortHandler {
 				panic(p)
 			}
-			// The stack, not the value's neighbours: bodies and tokens are in neither.
-			s.log.Error("panic in a handler", "trace_id", r.trace, "route", r.name(), "panic", panicText(p), "stack", string(debug.Stack()))
+			s.logPanic(p, r.trace, r.name())
 			if rec.status == 0 {
 				fail(rec, errors.New("panic"), r.trace)
 			} else {
@@ -259,6 +258,11 @@ func newTrace() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails, says its contract
 	return hex.EncodeToString(b[:])
+}
+
+// logPanic logs the stack, which holds no body and no token.
+func (s *Server) logPanic(p any, trace, route string) {
+	s.log.Error("panic", "trace_id", trace, "route", route, "panic", panicText(p), "stack", string(debug.Stack()))
 }
 
 // panicText keeps values of unknown types out of the log: a panic may carry a request.

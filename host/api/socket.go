@@ -177,10 +177,25 @@ func (c *socket) read() (code int, reason string, err error) {
 		case !utf8.Valid(data):
 			return closeInvalidPayload, "text must be UTF-8", nil
 		}
-		if c.handle(data) {
+		switch end, panicked := c.handleSafely(data); {
+		case panicked:
+			return websocket.CloseInternalServerErr, "something failed inside the host", nil
+		case end:
 			return closeUnauthenticated, "authenticate first", nil
 		}
 	}
+}
+
+// handleSafely is handle for a process that must outlive its bugs: net/http recovers what a request does, and nobody what a
+// goroutine of a socket does.
+func (c *socket) handleSafely(data []byte) (end, panicked bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.s.logPanic(p, c.trace, "/v1/ws")
+			panicked = true
+		}
+	}()
+	return c.handle(data), false
 }
 
 // send queues a frame that answers the client. A client that asks on and on without reading is closed as slow.

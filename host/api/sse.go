@@ -58,6 +58,12 @@ func runEvents(s *Server, w http.ResponseWriter, r *request) error {
 	reader := make(chan struct{})
 	go func() {
 		defer close(reader)
+		defer func() {
+			if p := recover(); p != nil {
+				s.logPanic(p, r.trace, r.name())
+				stop()
+			}
+		}()
 		for {
 			events, err := stream.Next(ctx)
 			select {

@@ -62,6 +62,12 @@ func (c *socket) subscribe(id json.RawMessage, data []byte) error {
 	c.pumps.Go(func() {
 		defer close(s.done)
 		defer s.cancel()
+		defer func() {
+			if p := recover(); p != nil {
+				c.s.logPanic(p, c.trace, "/v1/ws")
+				c.close(websocket.CloseInternalServerErr, "something failed inside the host", true)
+			}
+		}()
 		err := s.pump(ctx)
 		c.mu.Lock()
 		delete(c.subs, string(id))

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
@@ -804,5 +806,57 @@ func TestSubscriptionsAreBoundedAndEndOneByOne(t *testing.T) {
 		if m["event"].(map[string]any)["type"] == "run.finished" {
 			break
 		}
+	}
+}
+
+// A bug behind a socket ends that socket and not the process.
+func TestAPanicBehindASocketEndsOnlyIt(t *testing.T) {
+	t.Parallel()
+	r := dev(t)
+	var h *host.Host // panics where it is asked
+	log := &hosttest.Log{}
+	broken := api.New(h, api.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+	web := httptest.NewServer(broken)
+	defer web.Close()
+	twin := &rig{Host: r.Host, t: t, web: web, keys: map[string]string{}}
+	w := twin.handshake("")
+	w.text(`{"type":"hello","token":"pawl_secret_AAAA"}`)
+	w.closes(1011)
+	if !strings.Contains(log.String(), "nil pointer") || strings.Contains(log.String(), "pawl_secret") {
+		t.Errorf("the log: %s", log)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	broken.Drain(ctx)
+}
+
+// Over a socket too, what is foreign looks like what is unknown, to the byte.
+func TestInvariant10_SocketsTellNothingOfForeignRuns(t *testing.T) {
+	t.Parallel()
+	r := dev(t)
+	run := r.paused("member")
+	for _, who := range []string{"member2", "other_admin", "other_member"} {
+		w := r.ws(who)
+		for _, f := range []map[string]any{
+			{"type": "subscribe"}, {"type": "subscribe", "after": 0}, with(decisions(run.Pause, "approve"), "type", "decide"),
+		} {
+			var answers []string
+			for _, id := range []string{"run_019e0000-0000-7000-8000-000000000000", "x", run.ID} {
+				w.text(with(f, "id", "1", "run", id))
+				answers = append(answers, fmt.Sprint(w.problem(404, "1")))
+			}
+			if answers[0] != answers[1] || answers[0] != answers[2] {
+				t.Errorf("%s %v:\n%s", who, f, strings.Join(answers, "\n"))
+			}
+		}
+		w.text(with(decisions(run.Pause, "approve"), "type", "resume", "id", "t", "resume_token", run.Pause.ResumeToken))
+		if who == "member2" {
+			w.problem(403, "t")
+		} else {
+			w.problem(404, "t")
+		}
+	}
+	if a := r.ok("member", "GET", "/v1/runs/"+run.ID, nil); a.str("state") != "awaiting_approval" {
+		t.Errorf("%s", a.raw)
 	}
 }
