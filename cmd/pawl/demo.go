@@ -58,6 +58,7 @@ type story struct {
 
 	member, admin *remote
 	run           host.Run
+	token         string // of the pause, once it was used
 	kind          string // what was decided
 	content       string // what the file must hold then; "" for no file
 }
@@ -230,7 +231,8 @@ func (s *story) decide(ctx context.Context) error {
 	} else if err := s.question(ctx, d); err != nil {
 		return err
 	}
-	err := s.admin.call(ctx, http.MethodPost, "/v1/resume", map[string]any{"resume_token": s.run.Pause.ResumeToken, "decisions": []any{d}}, nil)
+	s.token = s.run.Pause.ResumeToken
+	err := s.admin.call(ctx, http.MethodPost, "/v1/resume", map[string]any{"resume_token": s.token, "decisions": []any{d}}, nil)
 	if err != nil {
 		return err
 	}
@@ -288,7 +290,6 @@ func (s *story) read(ctx context.Context, prompt string) (string, error) {
 }
 
 func (s *story) result(ctx context.Context) error {
-	token := s.run.Pause.ResumeToken
 	if err := s.settle(ctx); err != nil {
 		return err
 	}
@@ -319,7 +320,6 @@ func (s *story) result(ctx context.Context) error {
 		}
 		s.say("The agent reads back what was written.")
 	}
-	s.run.Pause = &host.Pause{ResumeToken: token} // kept for the last act
 	return nil
 }
 
@@ -365,7 +365,7 @@ func (s *story) record(ctx context.Context) error {
 }
 
 func (s *story) again(ctx context.Context) error {
-	err := s.admin.call(ctx, http.MethodPost, "/v1/resume", map[string]any{"resume_token": s.run.Pause.ResumeToken, "decisions": []any{}}, nil)
+	err := s.admin.call(ctx, http.MethodPost, "/v1/resume", map[string]any{"resume_token": s.token, "decisions": []any{}}, nil)
 	p, conflict := errors.AsType[*problem](err)
 	if err := must(conflict && p.Status == http.StatusConflict, "a used token got: %v", err); err != nil {
 		return err
