@@ -218,6 +218,7 @@ colon, or the request's "decisions" list as JSON in a file (which can also edit)
 
 // decide sends the answers (host.Decision, or JSON as given) and prints where the run stands then.
 func (a *app) decide(ctx context.Context, r *remote, run string, answers any) error {
+	shown := answers
 	if list, ok := answers.([]host.Decision); ok {
 		wire := make([]map[string]any, len(list))
 		for i, d := range list {
@@ -245,6 +246,11 @@ func (a *app) decide(ctx context.Context, r *remote, run string, answers any) er
 	var after host.Run
 	if err := json.Unmarshal(raw, &after); err != nil {
 		return err
+	}
+	if list, ok := shown.([]host.Decision); ok {
+		for _, d := range list {
+			fmt.Fprintf(a.stdout, "%s %s, arguments %s\n", visible(d.Kind), visible(d.ApprovalID), visible(d.ArgsDigest))
+		}
 	}
 	fmt.Fprintf(a.stdout, "decided; run %s is %s\n", visible(after.ID), visible(string(after.State)))
 	return nil

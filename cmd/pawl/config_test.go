@@ -112,3 +112,19 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	}
 	walk(a.root())
 }
+
+// What an operator can set is what the manual lists.
+func TestOperatingManualListsEverySetting(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	manual := string(raw)
+	for _, name := range hostSettings {
+		env := "PAWL_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+		if !strings.Contains(manual, "`--"+name+"`") || !strings.Contains(manual, "`"+env+"`") {
+			t.Errorf("docs/operating.md lacks --%s or %s", name, env)
+		}
+	}
+}
