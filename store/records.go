@@ -87,10 +87,12 @@ type Run struct {
 	// FinalMessage is the message number of the final answer, 0 while there is none.
 	FinalMessage int      `json:"fm,omitempty"`
 	Error        *Failure `json:"er,omitempty"`
-	History      History  `json:"hi,omitzero"`
-	Grants       []Grant  `json:"gr,omitempty"`
-	HasState     bool     `json:"hs,omitempty"` // a planner_state record exists
-	HasOutput    bool     `json:"ho,omitempty"` // an output record exists
+	// History counts the run; Before is what it was when the current batch was gated.
+	History   History `json:"hi,omitzero"`
+	Before    History `json:"hb,omitzero"`
+	Grants    []Grant `json:"gr,omitempty"`
+	HasState  bool    `json:"hs,omitempty"` // a planner_state record exists
+	HasOutput bool    `json:"ho,omitempty"` // an output record exists
 	// Unsettled counts calls that a cancel left running: their own result, or an honest error, is still to come.
 	Unsettled int `json:"un,omitempty"`
 }

@@ -41,6 +41,10 @@ type Store interface {
 	// meanwhile; a log that is appended to afterwards begins again at 1.
 	DeleteRange(ctx context.Context, prefix Key) error
 
+	// TrimLog deletes the entries of a log with Seq ≤ through; the numbers go on as before. It is for retention: not atomic with
+	// anything, but idempotent, and a crash in between leaves entries that the next call takes.
+	TrimLog(ctx context.Context, log Key, through uint64) error
+
 	// Feed serves the live tail of logs from memory, in commit order, without touching the engine.
 	Feed() *Feed
 
@@ -59,7 +63,8 @@ type Reader interface {
 	// Scan calls fn for the items of r in key order (or reverse), until fn returns false or r.Limit is reached.
 	Scan(r Range, fn func(Item) bool) error
 
-	// Log returns entries of a log with Seq > after, oldest first, at most limit (0 means 1000).
+	// Log returns entries of a log with Seq > after, oldest first, at most limit (0 means 1000): ErrTrimmed when the entry right
+	// after the cursor was trimmed.
 	Log(log Key, after uint64, limit int) ([]Entry, error)
 
 	// LogHead returns the highest sequence number of a log, 0 for an empty one.

@@ -3,6 +3,8 @@ package badgerstore
 import (
 	"context"
 
+	"github.com/dgraph-io/badger/v4"
+
 	"github.com/pawlhost/pawl/store"
 )
 
@@ -29,28 +31,48 @@ func (s *Store) deleteSpace(ctx context.Context, space string, prefix store.Key)
 	return s.View(ctx, func(r store.Reader) error {
 		it := iterate(r.(reader).txn, space+string(prefix), true)
 		defer it.Close()
-		var batch change
-		size := 0
-		flush := func() error {
-			if len(batch.deletes) == 0 {
-				return nil
-			}
-			_, err := s.submit(ctx, batch)
-			batch, size = change{}, 0
-			s.mu.Lock()
-			s.swept = true
-			s.mu.Unlock()
-			return err
-		}
-		for it.Seek([]byte(space + string(prefix.End()))); it.Valid(); it.Next() {
-			k := string(it.Item().Key())
-			batch.deletes = append(batch.deletes, k)
-			if size += len(k); len(batch.deletes) == sweepBatch || size > sweepBytes {
-				if err := flush(); err != nil {
-					return err
-				}
-			}
-		}
-		return flush()
+		it.Seek([]byte(space + string(prefix.End())))
+		return s.deleteAll(ctx, it, nil)
 	})
+}
+
+// TrimLog implements store.Store.
+func (s *Store) TrimLog(ctx context.Context, log store.Key, through uint64) error {
+	return s.View(ctx, func(r store.Reader) error {
+		it := iterate(r.(reader).txn, entryPrefix(log), false)
+		defer it.Close()
+		it.Rewind()
+		last := entryKey(log, through)
+		return s.deleteAll(ctx, it, func(k string) bool { return k <= last })
+	})
+}
+
+// deleteAll deletes what an iterator visits, until ok says no, in bounded changes.
+func (s *Store) deleteAll(ctx context.Context, it *badger.Iterator, ok func(key string) bool) error {
+	var batch change
+	size := 0
+	flush := func() error {
+		if len(batch.deletes) == 0 {
+			return nil
+		}
+		_, err := s.submit(ctx, batch)
+		batch, size = change{}, 0
+		s.mu.Lock()
+		s.swept = true
+		s.mu.Unlock()
+		return err
+	}
+	for ; it.Valid(); it.Next() {
+		k := string(it.Item().Key())
+		if ok != nil && !ok(k) {
+			break
+		}
+		batch.deletes = append(batch.deletes, k)
+		if size += len(k); len(batch.deletes) == sweepBatch || size > sweepBytes {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
 }

@@ -1,6 +1,7 @@
 package badgerstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -146,7 +147,16 @@ func (r reader) Log(log store.Key, after uint64, limit int) ([]store.Entry, erro
 		}
 		out = append(out, store.Entry{Seq: binary.BigEndian.Uint64([]byte(seq)), Data: data})
 	}
-	return out, nil
+	if len(out) > 0 {
+		if out[0].Seq != after+1 {
+			return nil, store.ErrTrimmed
+		}
+		return out, nil
+	}
+	if head, err := r.LogHead(log); err != nil || head > after {
+		return nil, cmp.Or(err, store.ErrTrimmed)
+	}
+	return nil, nil
 }
 
 func (r reader) LogHead(log store.Key) (uint64, error) {

@@ -28,7 +28,7 @@ type Store struct {
 
 type state struct {
 	items tree[item]
-	logs  tree[[]store.Entry]
+	logs  tree[logTail]
 }
 
 type item struct {
@@ -100,9 +100,10 @@ func (s *Store) Commit(ctx context.Context, c *store.Change) (store.Receipt, err
 	}
 	for _, a := range c.Appends {
 		// Growing in place is safe: an older state's slice ends before the new entry.
-		log, _ := next.logs.get(a.Log)
-		e := store.Entry{Seq: uint64(len(log)) + 1, Data: bytes.Clone(a.Data)}
-		next.logs = next.logs.put(a.Log, append(log, e))
+		l, _ := next.logs.get(a.Log)
+		e := store.Entry{Seq: l.head() + 1, Data: bytes.Clone(a.Data)}
+		l.entries = append(l.entries, e)
+		next.logs = next.logs.put(a.Log, l)
 		r.Seqs = append(r.Seqs, e.Seq)
 	}
 	s.state.Store(&next)
@@ -192,6 +193,31 @@ func (s *Store) DeleteRange(ctx context.Context, prefix store.Key) error {
 	return nil
 }
 
+// TrimLog implements store.Store.
+func (s *Store) TrimLog(ctx context.Context, log store.Key, through uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	next := *s.state.Load()
+	l, ok := next.logs.get(log)
+	if through = min(through, l.head()); !ok || through <= l.trimmed {
+		return nil
+	}
+	next.logs = next.logs.put(log, logTail{trimmed: through, entries: slices.Clone(l.entries[through-l.trimmed:])})
+	s.state.Store(&next)
+	return nil
+}
+
+// logTail is what is left of a log.
+type logTail struct {
+	trimmed uint64 // entries that are gone
+	entries []store.Entry
+}
+
+func (l logTail) head() uint64 { return l.trimmed + uint64(len(l.entries)) }
+
 // Feed implements store.Store.
 func (s *Store) Feed() *store.Feed { return s.feed }
 
@@ -248,11 +274,14 @@ func (r reader) Log(log store.Key, after uint64, limit int) ([]store.Entry, erro
 	if limit <= 0 {
 		limit = 1000
 	}
-	all, _ := r.logs.get(log)
-	if after >= uint64(len(all)) {
+	l, _ := r.logs.get(log)
+	if after >= l.head() {
 		return nil, nil
 	}
-	all = all[after:]
+	if after < l.trimmed {
+		return nil, store.ErrTrimmed
+	}
+	all := l.entries[after-l.trimmed:]
 	out := make([]store.Entry, 0, min(limit, len(all)))
 	for _, e := range all[:cap(out)] {
 		out = append(out, store.Entry{Seq: e.Seq, Data: slices.Clone(e.Data)})
@@ -261,6 +290,6 @@ func (r reader) Log(log store.Key, after uint64, limit int) ([]store.Entry, erro
 }
 
 func (r reader) LogHead(log store.Key) (uint64, error) {
-	all, _ := r.logs.get(log)
-	return uint64(len(all)), nil
+	l, _ := r.logs.get(log)
+	return l.head(), nil
 }

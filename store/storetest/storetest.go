@@ -34,6 +34,7 @@ func Run(t *testing.T, e Engine) {
 		{"Views", views},
 		{"Blobs", blobs},
 		{"Retention", retention},
+		{"Trim", trim},
 		{"Feed", feed},
 		{"Concurrency", concurrency},
 		{"Model", model},
