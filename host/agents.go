@@ -326,7 +326,7 @@ func (h *Host) SaveAgent(ctx context.Context, a Actor, name string, body Lazy[js
 			c.Append(auditLog(a.Tenant), store.Encode(row))
 			h.log.Warn("an agent removes a default stop", "tenant", a.Tenant, "agent", name, "version", next.Version, "stop", gone, "by", a.ID)
 		}
-		if _, err := h.store.Commit(ctx, &c); errors.Is(err, store.ErrConflict) {
+		if _, err := h.write(ctx, &c); errors.Is(err, store.ErrConflict) {
 			continue
 		} else if err != nil {
 			return Agent{}, false, err
@@ -357,7 +357,7 @@ func (h *Host) DeleteAgent(ctx context.Context, a Actor, name string) error {
 			At: next.UpdatedAt, ActorKind: a.Kind, Actor: a.ID, Action: "agent.delete", TargetKind: "agent", Target: name, Outcome: outcomeOK,
 			Detail: mustJSON(map[string]any{"version": head.Version}),
 		}))
-		if _, err := h.store.Commit(ctx, &c); !errors.Is(err, store.ErrConflict) {
+		if _, err := h.write(ctx, &c); !errors.Is(err, store.ErrConflict) {
 			return err
 		}
 	}
@@ -421,7 +421,7 @@ func (h *Host) Evaluate(ctx context.Context, a Actor, body Lazy[Evaluation]) (js
 	if err != nil {
 		return nil, err
 	}
-	d := h.policy.Gate(ctx, agent.interrupts, h.gateInput(r, docs, 0, 1, req.ToolContext))
+	d := h.policy.Gate(ctx, agent.interrupts, h.gateInput(r, docs, 0, 1, store.History{}, req.ToolContext))
 	out["effect"] = d.Effect
 	out["rules"] = list(d.Rules)
 	out["allowed_decisions"] = list(d.AllowedDecisions)

@@ -96,7 +96,7 @@ func (h *Host) refuse(ctx context.Context, a Actor, rows []auditRecord, err erro
 	if c.Empty() {
 		return err
 	}
-	if _, cerr := h.store.Commit(ctx, &c); cerr != nil {
+	if _, cerr := h.write(ctx, &c); cerr != nil {
 		return cerr
 	}
 	return err

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/pawlhost/pawl/store"
 )
 
 // Code names a kind of error. Package api maps each to a status; an error without a code is internal and its text never
@@ -48,8 +50,7 @@ type Error struct {
 	Outstanding []string
 	// Decisions tells who decided what, when somebody else was first.
 	Decisions []DecidedBy
-	// RunID is the run concerned, for the audit; it is not part of the wire.
-	RunID string
+	cause     error
 }
 
 // DecidedBy is one decision as a loser of the race gets to see it.
@@ -61,6 +62,26 @@ type DecidedBy struct {
 }
 
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Detail }
+
+// Unwrap returns the leaf's error that was given a code, if there is one.
+func (e *Error) Unwrap() error { return e.cause }
+
+// coded gives the store's errors the code that a client can act on.
+func coded(err error) error {
+	var e *Error
+	switch {
+	case errors.Is(err, store.ErrFull):
+		e = errf(CodeNoSpace, "the host is short of disk space; ask the operator to free some")
+	case errors.Is(err, store.ErrTooLarge):
+		e = errf(CodeTooLarge, "the request is larger than one commit can be; send less at once")
+	case errors.Is(err, store.ErrClosed):
+		e = errf(CodeUnavailable, "the host is shutting down")
+	default:
+		return err
+	}
+	e.cause = err
+	return e
+}
 
 // CodeOf returns the code of err: CodeInternal for an error without one, "" for nil.
 func CodeOf(err error) Code {

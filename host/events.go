@@ -334,7 +334,7 @@ func (h *Host) hydrate(ctx context.Context, tenant string, rec eventRecord, m ma
 
 // WaitRun returns the run when it stops, ends or waits for its client, or as it is when ctx is done.
 func (h *Host) WaitRun(ctx context.Context, a Actor, id string) (Run, error) {
-	r, err := h.open(ctx, a, id)
+	r, err := h.open(context.WithoutCancel(ctx), a, id)
 	if err != nil {
 		return Run{}, err
 	}

@@ -158,7 +158,7 @@ func (h *Host) observe(ctx context.Context, s *step, c *store.Call, a *store.App
 	return nil
 }
 
-const maxGrants = 16
+const maxGrants = 8
 
 // approvalFlag is the name under which the tool will find its approval.
 func approvalFlag(a *store.Approval) string {
@@ -166,7 +166,7 @@ func approvalFlag(a *store.Approval) string {
 		Key string `json:"approval_key"`
 	}
 	if json.Unmarshal(a.Payload, &p) == nil && p.Key != "" {
-		return clip(p.Key, 128)
+		return clip(p.Key, 64)
 	}
 	return a.Tool
 }
@@ -342,15 +342,41 @@ func (h *Host) runParallel(ctx, guest context.Context, r *run, calls []*store.Ca
 }
 
 // commitResults commits a step that records ends of calls. If it loses because the run was cancelled meanwhile, the ends are
-// recorded all the same: a finished result is never thrown away.
+// recorded all the same: a finished result is never thrown away. An end that is larger than a commit can be is a failure of
+// its call.
 func (h *Host) commitResults(ctx context.Context, s *step, ends results) error {
 	err := h.commit(ctx, s)
-	if errors.Is(err, store.ErrConflict) && len(ends) > 0 {
+	switch {
+	case len(ends) == 0:
+	case errors.Is(err, store.ErrConflict):
 		if rerr := h.recordEnded(ctx, s.r.Tenant, s.r.ID, ends); rerr != nil {
 			return rerr
 		}
+	case errors.Is(err, store.ErrTooLarge):
+		return h.recordTooLarge(ctx, s.r.Tenant, s.r.ID, ends)
 	}
 	return err
+}
+
+// recordTooLarge fails calls whose writes, logs and result do not fit one commit. It returns store.ErrConflict: the run goes on
+// from what is stored.
+func (h *Host) recordTooLarge(ctx context.Context, tenant, id string, ends results) error {
+	r, err := h.load(ctx, tenant, id)
+	if err != nil {
+		return err
+	}
+	s := h.step(r)
+	for old := range ends {
+		for _, c := range r.calls {
+			if c.ID == old.ID && c.State == store.CallStarted {
+				s.fail(c, codeLimit, "the call's writes, logs and result are together larger than one commit can be; write less in one call")
+			}
+		}
+	}
+	if err := h.commit(ctx, s); err != nil {
+		return err
+	}
+	return store.ErrConflict
 }
 
 // invoke runs the tool. It writes nothing.
@@ -425,6 +451,9 @@ func (h *Host) record(ctx context.Context, s *step, c *store.Call, res *plugins.
 	case len(res.Writes) > 0 && c.Effects == effectsRead:
 		s.fail(c, codeToolError, "the tool is declared effects: read and wrote to its key-value space; declare it effects: write")
 		return nil
+	case res.Pause != nil && r.asked()+len(res.Pause.Payload) > maxQuestions:
+		s.fail(c, codeLimit, fmt.Sprintf("the questions of the batch are together larger than %d bytes; put large things elsewhere and name them", maxQuestions))
+		return nil
 	case res.Pause != nil:
 		c.State, c.Stop = store.CallAwaiting, &store.Stop{Reason: res.Pause.Reason, Payload: res.Pause.Payload}
 		s.touch(c)
@@ -442,6 +471,19 @@ func (h *Host) record(ctx context.Context, s *step, c *store.Call, res *plugins.
 	}
 	h.putKV(&s.change, r.Tenant, c, res)
 	return nil
+}
+
+// maxQuestions bounds the payloads of a batch's own stops: they are suspended in one commit.
+const maxQuestions = 1 << 20
+
+// asked is the size of the questions that calls of the batch have raised.
+func (r *run) asked() (n int) {
+	for _, c := range r.calls {
+		if c.Stop != nil {
+			n += len(c.Stop.Payload)
+		}
+	}
+	return n
 }
 
 // putKV adds the buffered writes of a call, conditional on every value it had read.
@@ -507,13 +549,19 @@ func (h *Host) overBudget(r *run) bool {
 
 // commit seals the step and makes it durable. Afterwards the run in memory has the version of the store.
 func (h *Host) commit(ctx context.Context, s *step) error {
-	receipt, err := h.store.Commit(ctx, s.seal())
+	receipt, err := h.write(ctx, s.seal())
 	if err != nil {
 		return err
 	}
 	s.r.Version = receipt.Version
 	h.observeStep(s)
 	return nil
+}
+
+// write commits a change; its errors have the codes that clients know.
+func (h *Host) write(ctx context.Context, c *store.Change) (store.Receipt, error) {
+	r, err := h.store.Commit(ctx, c)
+	return r, coded(err)
 }
 
 // kvGet reads one committed value of a plugin's space.

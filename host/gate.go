@@ -146,7 +146,7 @@ func (h *Host) gate(ctx context.Context, r *run, proposed []ProposedCall) (calls
 		if c.State == store.CallFinished {
 			continue
 		}
-		d := h.policy.Gate(ctx, r.agent.interrupts, h.gateInput(r, docs, i, r.Turn+1, tc))
+		d := h.policy.Gate(ctx, r.agent.interrupts, h.gateInput(r, docs, i, r.Turn+1, r.History, tc))
 		if st := judge(c, d, h.policy.Revision()); st != nil {
 			stops = append(stops, *st)
 		}
@@ -162,7 +162,7 @@ func judge(c *store.Call, d policy.Decision, revision string) *stopped {
 	case policy.Pause:
 		return &stopped{
 			call: c, origin: originGate, reason: cmp.Or(d.Reason, reasonApproval), rules: d.Rules,
-			title: cmp.Or(d.Title, "Allow "+c.Tool+"?"), message: d.Message, allowed: d.AllowedDecisions, revision: revision, ttl: d.TTL,
+			title: clip(cmp.Or(d.Title, "Allow "+c.Tool+"?"), 256), message: clip(d.Message, 4<<10), allowed: d.AllowedDecisions, revision: revision, ttl: d.TTL,
 		}
 	default:
 		c.State, c.Error = store.CallFinished, &store.Failure{Code: codeDenied, Message: clip(denial(d), maxErrorText)}
@@ -203,7 +203,9 @@ func (h *Host) gateCalls(ctx context.Context, r *run, calls []*store.Call, args 
 	return docs, nil
 }
 
-func (h *Host) gateInput(r *run, docs []*policy.Call, i, turn int, toolContext json.RawMessage) *policy.Input {
+// gateInput is what policy sees of a call. The history is what was before the batch, at the gate and whenever the batch is asked
+// about again: the same question gets the same answer.
+func (h *Host) gateInput(r *run, docs []*policy.Call, i, turn int, before store.History, toolContext json.RawMessage) *policy.Input {
 	in := &policy.Input{
 		Tenant:    r.Tenant,
 		Principal: policy.Principal{ID: r.CreatedBy, Kind: r.ctx.Kind, Roles: r.ctx.Roles},
@@ -214,7 +216,7 @@ func (h *Host) gateInput(r *run, docs []*policy.Call, i, turn int, toolContext j
 		Time:      h.now(),
 		Call:      docs[i],
 		Untrusted: policy.Untrusted{ToolContext: toolContext},
-		History:   policy.History{Calls: r.History.Calls, Approved: r.History.Approved, Rejected: r.History.Rejected},
+		History:   policy.History{Calls: before.Calls, Approved: before.Approved, Rejected: before.Rejected},
 	}
 	for j, d := range docs {
 		if j != i && d != nil {
@@ -255,7 +257,7 @@ func (h *Host) tighten(ctx context.Context, s *step) ([]stopped, error) {
 			s.fail(c, code, toolProblem(code, c.Tool))
 			continue
 		}
-		d := h.policy.Gate(ctx, r.agent.interrupts, h.gateInput(r, docs, i, r.Turn, tc))
+		d := h.policy.Gate(ctx, r.agent.interrupts, h.gateInput(r, docs, i, r.Turn, r.Before, tc))
 		if d.Effect == policy.Pause && within(d.Rules, c.Passed) {
 			continue
 		}

@@ -199,7 +199,13 @@ func (h *Host) driveSafely(ctx context.Context, r ref) {
 			h.giveUp(ctx, r)
 		}
 	}()
-	if err := h.drive(ctx, r); err != nil && !errors.Is(err, context.Canceled) {
+	switch err := h.drive(ctx, r); {
+	case err == nil, errors.Is(err, store.ErrClosed):
+	case errors.Is(err, store.ErrFull):
+		// Nothing of the last attempt is visible; it is made again when there is room.
+		h.log.Warn("a run waits for disk space", "run_id", r.id, "tenant", r.tenant)
+		h.queue.park(r)
+	default:
 		h.log.Error("a run could not be driven", "run_id", r.id, "tenant", r.tenant, "error", err)
 		h.giveUp(ctx, r)
 	}

@@ -90,7 +90,7 @@ func (h *Host) CreateKey(ctx context.Context, a Actor, idem Idempotency, body La
 			At: k.CreatedAt, ActorKind: a.Kind, Actor: a.ID, Action: "key.create", TargetKind: "key", Target: k.ID, Outcome: outcomeOK,
 			Detail: mustJSON(map[string]any{"principal": k.Principal, "roles": k.Roles, "kind": k.Kind}),
 		}))
-		if _, err := h.store.Commit(ctx, c); errors.Is(err, store.ErrConflict) {
+		if _, err := h.write(ctx, c); errors.Is(err, store.ErrConflict) {
 			continue
 		} else if err != nil {
 			return Key{}, err
@@ -135,7 +135,7 @@ func (h *Host) EnsureKey(ctx context.Context, tenant string, req NewKey) (Key, e
 		At: k.CreatedAt, ActorKind: KindSystem, Action: "key.create", TargetKind: "key", Target: k.ID, Outcome: outcomeOK,
 		Detail: mustJSON(map[string]any{"principal": k.Principal, "roles": k.Roles, "kind": k.Kind}),
 	}))
-	if _, err := h.store.Commit(ctx, c); err != nil {
+	if _, err := h.write(ctx, c); err != nil {
 		return Key{}, err
 	}
 	v := keyView(k)
@@ -239,7 +239,7 @@ func (h *Host) revoke(ctx context.Context, tenant, id string, by Actor, really b
 			At: k.RevokedAt, ActorKind: by.Kind, Actor: by.ID, Action: "key.revoke", TargetKind: "key", Target: id, Outcome: outcomeOK,
 			Detail: mustJSON(map[string]any{"principal": k.Principal}),
 		}))
-		if _, err := h.store.Commit(ctx, &c); errors.Is(err, store.ErrConflict) {
+		if _, err := h.write(ctx, &c); errors.Is(err, store.ErrConflict) {
 			continue
 		} else if err != nil {
 			return err

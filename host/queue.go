@@ -15,6 +15,8 @@ type queue struct {
 	// driving holds the runs that a worker has, with the means to interrupt their guests; again notes that the run was
 	// pushed meanwhile.
 	driving map[runID]*driver
+	// parked are runs that could not go on because the store had no room.
+	parked []ref
 }
 
 type runID struct{ tenant, id string }
@@ -91,6 +93,24 @@ func (q *queue) interrupt(tenant, id string) {
 	defer q.mu.Unlock()
 	if d := q.driving[runID{tenant, id}]; d != nil {
 		d.cancel()
+	}
+}
+
+// park keeps a run aside until the next sweep.
+func (q *queue) park(r ref) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.parked = append(q.parked, ref{tenant: r.tenant, id: r.id})
+}
+
+// unpark queues what was parked.
+func (q *queue) unpark() {
+	q.mu.Lock()
+	parked := q.parked
+	q.parked = nil
+	q.mu.Unlock()
+	for _, r := range parked {
+		q.push(r)
 	}
 }
 

@@ -102,11 +102,16 @@ func (h *Host) answerPause(ctx context.Context, a Actor, find func() (*run, erro
 		if err != nil {
 			return Run{}, err
 		}
-		if byToken {
-			// A used token is told before its decisions are read; a repeat of the winning request is answered before that.
-			if stored, ok, err := h.replay(ctx, a, idem); err != nil || ok {
-				return stored.run, err
-			}
+		// A repeat of the request that won is answered before anything of it is judged again: tools and rules may have
+		// changed since. The same key with another body is told so after what is wrong with that body itself.
+		stored, repeat, misused := h.replay(ctx, a, idem)
+		if repeat {
+			return stored.run, nil
+		}
+		if misused != nil && (byToken || !isCode(misused, CodeIdempotency)) {
+			return Run{}, misused
+		}
+		if byToken { // a used token is told before its decisions are read
 			if err := h.tokenSpent(r); err != nil {
 				return Run{}, err
 			}
@@ -129,10 +134,8 @@ func (h *Host) answerPause(ctx context.Context, a Actor, find func() (*run, erro
 		if err != nil {
 			return Run{}, err
 		}
-		if !byToken {
-			if stored, ok, err := h.replay(ctx, a, idem); err != nil || ok {
-				return stored.run, err
-			}
+		if misused != nil {
+			return Run{}, misused
 		}
 		if err := h.decidable(r, mine, plan); err != nil {
 			return Run{}, err
@@ -312,7 +315,7 @@ func (h *Host) checkEdit(ctx context.Context, r *run, p *planned, at string) err
 	if err != nil {
 		return err
 	}
-	all, missing, denied := h.policy.Fires(ctx, r.agent.interrupts, h.gateInput(r, docs, i, r.Turn, tc), p.approval.Rules)
+	all, missing, denied := h.policy.Fires(ctx, r.agent.interrupts, h.gateInput(r, docs, i, r.Turn, r.Before, tc), p.approval.Rules)
 	switch {
 	case denied != nil:
 		return invalid(at, "%s", denial(*denied))

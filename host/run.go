@@ -128,7 +128,7 @@ func (h *Host) body(ctx context.Context, tenant string, raw json.RawMessage) (st
 	}
 	d, err := h.store.PutBlob(ctx, tenant, raw, h.now())
 	if err != nil {
-		return store.Body{}, fmt.Errorf("store a large body: %w", err)
+		return store.Body{}, coded(fmt.Errorf("store a large body: %w", err))
 	}
 	return store.Body{Blob: d}, nil
 }

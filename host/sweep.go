@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
 	"time"
 
 	"github.com/pawlhost/pawl/store"
@@ -37,6 +38,7 @@ func (h *Host) sweepLoop(ctx context.Context) {
 // Sweep does what is due: it expires pauses that nobody answered, removes runs whose retention is over, forgets outlived
 // Idempotency-Keys. It may be called at any time; a decision racing it has one outcome and one event.
 func (h *Host) Sweep(ctx context.Context) error {
+	h.queue.unpark()
 	for {
 		var due []store.Key
 		now := ms(h.now())
@@ -86,7 +88,7 @@ func (h *Host) sweepOne(ctx context.Context, k store.Key) error {
 func (h *Host) done(ctx context.Context, k store.Key) error {
 	var c store.Change
 	c.Delete(k)
-	_, err := h.store.Commit(ctx, &c)
+	_, err := h.write(ctx, &c)
 	return err
 }
 
@@ -172,7 +174,7 @@ func (h *Host) forgetRun(ctx context.Context, k store.Key, tenant, id string) er
 		return err
 	}
 	c.Delete(k) // last: a crash before it finds the range again
-	_, err = h.store.Commit(ctx, &c)
+	_, err = h.write(ctx, &c)
 	return err
 }
 
@@ -214,8 +216,42 @@ func (h *Host) Clean(ctx context.Context) error {
 		if n > 0 {
 			h.log.Info("blobs removed", "tenant", tenant, "count", n)
 		}
+		if err := h.trimQueue(ctx, tenant); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// trimQueue drops what the queue's log has held for longer than the retention. A cursor that old gets CodeCursorExpired.
+func (h *Host) trimQueue(ctx context.Context, tenant string) error {
+	log, old := queueLog(tenant), h.now().Add(-h.retention)
+	var through uint64
+	err := h.store.View(ctx, func(rd store.Reader) error {
+		head, err := rd.LogHead(log)
+		if err != nil {
+			return err
+		}
+		// Entries are in the order of their commits, and so of their time: look for the first that is young enough.
+		n := sort.Search(int(head), func(i int) bool {
+			entries, lerr := rd.Log(log, uint64(i), 1)
+			if errors.Is(lerr, store.ErrTrimmed) {
+				return false
+			}
+			var rec eventRecord
+			if lerr == nil && len(entries) == 1 {
+				lerr = store.Decode(entries[0].Data, &rec)
+			}
+			err = errors.Join(err, lerr)
+			return lerr != nil || len(entries) == 0 || !rec.At.Before(old)
+		})
+		through = uint64(n)
+		return err
+	})
+	if err != nil || through == 0 {
+		return err
+	}
+	return h.store.TrimLog(ctx, log, through)
 }
 
 // digests collects every text in a record that looks like a digest. Too many keep a blob for longer; too few would lose one, and

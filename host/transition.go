@@ -127,6 +127,7 @@ func (s *step) begin(calls []*store.Call, cursor json.RawMessage) {
 	r.Batch = len(calls)
 	r.Cursor = cursor
 	r.calls = calls
+	r.Before = r.History
 	r.History.Calls += len(calls)
 	ask := s.message()
 	for _, c := range calls {
@@ -224,6 +225,9 @@ func (s *step) suspend(stops []stopped, ttl time.Duration) {
 		if c.EditedDigest != "" {
 			edited := c.Edited
 			a.Arguments = &edited
+		}
+		if c.Stop != nil {
+			c.Stop = &store.Stop{Reason: c.Stop.Reason} // the payload lives in the approval from here on
 		}
 		c.State = store.CallAwaiting
 		c.Approvals = append(c.Approvals, a.ID)
