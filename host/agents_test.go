@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/pawlhost/pawl/host"
@@ -255,5 +256,39 @@ func TestAgents_LimitsEndARunThatNeverEnds(t *testing.T) {
 		if err != nil || r.Pause.ExpiresAt.String() != want {
 			t.Errorf("%s: the pause expires at %v, want %s: the smallest bound wins (%v)", agent, r.Pause.ExpiresAt, want, err)
 		}
+	}
+}
+
+func TestAgents_RacingSavesAreOneVersionEach(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	var wg sync.WaitGroup
+	versions := make([]uint64, 20)
+	created := make([]bool, 20)
+	for i := range versions {
+		wg.Go(func() {
+			a, first, err := h.SaveAgent(t.Context(), hosttest.Owner, "a", hosttest.Body(raw(fmt.Sprintf(`{"planner":{"kind":"external"},"tools":[],"system":"%d"}`, i))))
+			if err != nil {
+				t.Error(err)
+			}
+			versions[i], created[i] = a.Version, first
+		})
+	}
+	wg.Wait()
+	last := slices.Index(versions, 20)
+	slices.Sort(versions)
+	for i, v := range versions {
+		if v != uint64(i+1) {
+			t.Fatalf("versions %v", versions)
+		}
+	}
+	n := 0
+	for _, c := range created {
+		if c {
+			n++
+		}
+	}
+	if a, err := h.GetAgent(t.Context(), hosttest.Member, "a"); err != nil || a.System != fmt.Sprint(last) || n != 1 {
+		t.Errorf("the current version is %q, want that of version 20 (%d); %d were the first; %v", a.System, last, n, err)
 	}
 }

@@ -1,7 +1,6 @@
 package host_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,13 +8,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/host/hosttest"
 	"github.com/pawlhost/pawl/host/ijson"
-	"github.com/pawlhost/pawl/plugins"
 	"github.com/pawlhost/pawl/store"
 )
 
@@ -152,30 +149,6 @@ func pointerOf(err error) string {
 	return ""
 }
 
-func TestInvariant8_DoubtAboutAnEditCountsAsOutside(t *testing.T) {
-	t.Parallel()
-	h := hosttest.New(t, hosttest.Options{})
-	h.External("pay", `{"transfer":{"when":{"to":{"prefix":"ext-"}}}}`)
-	r := h.Batch(hosttest.Member, "pay", `[{"tool":"transfer","arguments":{"amount":1,"to":"ext-7"}}]`)
-	before := h.Stored()
-	_, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "edit", Arguments: raw(`{"amount":1}`)})
-	refusal(t, err, host.CodeOutOfScope) // at the gate a missing field stops; in an edit it is not within what stopped the call
-	h.Unchanged(before)
-	if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "edit", Arguments: raw(`{"amount":1,"to":"ext-8"}`)}); err != nil {
-		t.Fatal(err)
-	}
-	if got := resultsOf(h.Settled(r.ID)); got != `{"amount":1,"currency":"EUR","to":"ext-8"}` {
-		t.Errorf("got %s", got)
-	}
-	// A call without the field stops at the gate (doubt stops), and an edit that gives it the field outside the rule leaves it.
-	r = h.Batch(hosttest.Member, "pay", `[{"tool":"transfer","arguments":{"amount":1}}]`)
-	if r.Pause == nil {
-		t.Fatalf("a matcher without its field let the call through: %s", r.State)
-	}
-	_, err = h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "edit", Arguments: raw(`{"amount":1,"to":"int-8"}`)})
-	refusal(t, err, host.CodeOutOfScope)
-}
-
 func TestInvariant9_OneOfAHundredConcurrentDecisionsWins(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -265,219 +238,6 @@ func TestInvariant9_RacingApproveAndRejectAgreeOnOneOutcome(t *testing.T) {
 		if n := h.Ran.Count("transfer") - ran; n != 1-won || (resultOf(r.Calls[0]) == "rejected") != (won == 1) {
 			t.Fatalf("%s won, the tool ran %d times, the call ended with %s", kinds[won], n, resultOf(r.Calls[0]))
 		}
-	}
-}
-
-func TestIdempotency_ARepeatedDecisionIsAnsweredAndNotRepeated(t *testing.T) {
-	t.Parallel()
-	h := hosttest.New(t, hosttest.Options{})
-	h.Script("pay", `[{"calls":[{"tool":"transfer","arguments":{"amount":10}}]},{"final":true}]`, `{"transfer":true}`)
-	r := h.Create(hosttest.Member, "pay")
-	idem := host.Idempotency{Key: "k1", Method: "POST", Path: "/v1/runs/" + r.ID + "/approvals", Body: "digest of the body"}
-	send := func(a host.Actor, i host.Idempotency, ds ...host.Decision) (host.Run, error) {
-		return h.Decide(t.Context(), a, r.ID, i, hosttest.Body(host.Answer{Decisions: ds}))
-	}
-	approve := host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "approve"}
-
-	_, err := send(hosttest.Admin, host.Idempotency{Key: "k1", Method: "POST", Path: idem.Path, Body: "an incomplete body"})
-	refusal(t, err, host.CodeInvalid)
-	// Only a 2xx is kept: the same key with the corrected body goes through, and twenty at once are one decision.
-	var wg sync.WaitGroup
-	errs := make([]error, 20)
-	for i := range errs {
-		wg.Go(func() { _, errs[i] = send(hosttest.Admin, idem, approve) })
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			t.Fatalf("a repeat with its Idempotency-Key: %v", err)
-		}
-	}
-	h.Settled(r.ID)
-	h.Clock.Advance(23*time.Hour + 59*time.Minute)
-	again, err := send(hosttest.Admin, idem, approve)
-	if err != nil || again.State != store.RunSucceeded || again.ID != r.ID {
-		t.Fatalf("a repeat shows %s, %v; want the run rendered afresh", again.State, err)
-	}
-	changed := idem
-	changed.Body = "another body"
-	_, err = send(hosttest.Admin, changed, approve)
-	refusal(t, err, host.CodeIdempotency)
-	_, err = send(hosttest.Owner, idem, approve) // keys are per principal
-	refusal(t, err, host.CodeAlreadyDecided)
-	elsewhere := idem
-	elsewhere.Path = "/v1/resume" // and per path
-	_, err = send(hosttest.Admin, elsewhere, approve)
-	refusal(t, err, host.CodeAlreadyDecided)
-	h.Clock.Advance(time.Minute)
-	_, err = send(hosttest.Admin, idem, approve) // 24 h are over
-	refusal(t, err, host.CodeAlreadyDecided)
-	if n := h.Ran.Count("transfer"); n != 1 {
-		t.Errorf("the tool ran %d times", n)
-	}
-}
-
-func TestIdempotency_OneRunForRacingTwins(t *testing.T) {
-	t.Parallel()
-	h := hosttest.New(t, hosttest.Options{})
-	h.Script("pay", `[{"calls":[{"tool":"transfer","arguments":{"amount":10}}]},{"final":true}]`, `{"transfer":true}`)
-	idem := host.Idempotency{Key: "create", Method: "POST", Path: "/v1/runs", Body: "b"}
-	create := func(i host.Idempotency) (host.Run, error) {
-		return h.CreateRun(t.Context(), hosttest.Member, i, hosttest.Body(host.NewRun{Agent: "pay"}))
-	}
-	var wg sync.WaitGroup
-	ids := make([]string, 20)
-	for i := range ids {
-		wg.Go(func() {
-			r, err := create(idem)
-			if err != nil {
-				t.Error(err)
-			}
-			ids[i] = r.ID
-		})
-	}
-	wg.Wait()
-	if len(slices.Compact(ids)) != 1 {
-		t.Fatalf("one key made the runs %v", slices.Compact(ids))
-	}
-	runs, _, err := h.ListRuns(t.Context(), hosttest.Member, host.RunFilter{}, host.Page{})
-	if err != nil || len(runs) != 1 {
-		t.Fatalf("%d runs, %v", len(runs), err)
-	}
-	again, err := create(idem)
-	if err != nil || again.Pause == nil || again.Pause.ResumeToken == "" {
-		t.Errorf("a repeated create lost the token of its pause: %+v, %v", again.Pause, err)
-	}
-	h.Clock.Advance(24 * time.Hour)
-	if fresh, err := create(idem); err != nil || fresh.ID == ids[0] {
-		t.Errorf("after 24 h the key still names run %s, %v", fresh.ID, err)
-	}
-}
-
-func TestInvariant6_EditedValuesKeepTheirTypes(t *testing.T) {
-	t.Parallel()
-	h := hosttest.New(t, hosttest.Options{})
-	h.External("say", `{"echo":true}`)
-	for _, tc := range []struct{ edit, ran string }{
-		{`{"n": 1.50, "i": 1e2, "neg": -0}`, `{"i":100,"n":1.5,"neg":0}`},
-		{`{"b": false, "z": null, "s": ""}`, `{"b":false,"s":"","z":null}`},
-		{`{"l": [1, "1", true, null, [], {}]}`, `{"l":[1,"1",true,null,[],{}]}`},
-		{`{"o": {"b": {"y": true}, "a": [{"x": 0}]}}`, `{"o":{"a":[{"x":0}],"b":{"y":true}}}`},
-		{`{}`, `{}`},
-		{"{\"s\": \"<a href='x'>&\u2028é\\u0041\"}", "{\"s\":\"<a href='x'>&\u2028éA\"}"},
-	} {
-		r := h.Batch(hosttest.Member, "say", `[{"tool":"echo","arguments":{"original":true}}]`)
-		ap := r.Pause.Approvals[0]
-		if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: ap.ID, Kind: "edit", Arguments: raw(tc.edit)}); err != nil {
-			t.Fatal(err)
-		}
-		r = h.Settled(r.ID)
-		c := r.Calls[0]
-		if resultOf(c) != tc.ran || string(c.EditedArguments) != tc.ran || string(c.Arguments) != `{"original":true}` {
-			t.Errorf("edit %s: ran with %s, shown edited %s and original %s", tc.edit, resultOf(c), c.EditedArguments, c.Arguments)
-		}
-		aps, err := h.RunApprovals(t.Context(), hosttest.Member, r.ID)
-		if err != nil || len(aps) != 1 || aps[0].Decision == nil || !aps[0].Decision.Changed || aps[0].ArgsDigest != ap.ArgsDigest || string(aps[0].Arguments) != `{"original":true}` {
-			t.Errorf("edit %s: the approval now shows %+v, %v; it must still show what was asked", tc.edit, aps, err)
-		}
-		msgs, err := h.Trajectory(t.Context(), hosttest.Member, r.ID)
-		last := msgs[len(msgs)-1]
-		if err != nil || last.Decision == nil || last.Decision.Kind != "edit" || last.Decision.DecidedBy != "admin" || string(last.Decision.Edited) != tc.ran {
-			t.Errorf("edit %s: the model is told %+v, %v", tc.edit, last.Decision, err)
-		}
-	}
-}
-
-func TestEdit_ThatChangesNothingSaysSo(t *testing.T) {
-	t.Parallel()
-	h := hosttest.New(t, hosttest.Options{})
-	h.External("pay", `{"transfer":true}`)
-	for _, tc := range []struct {
-		edit    string
-		changed bool
-	}{
-		{`{"amount":100,"currency":"EUR"}`, false},
-		{`{"currency":"EUR", "amount":1e2}`, false}, // another spelling of the same
-		{`{"amount":100}`, false},                   // the default is filled in
-		{`{"amount":100,"currency":"USD"}`, true},
-	} {
-		r := h.Batch(hosttest.Member, "pay", `[{"tool":"transfer","arguments":{"amount":100}}]`)
-		if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "edit", Arguments: raw(tc.edit)}); err != nil {
-			t.Fatal(err)
-		}
-		h.Settled(r.ID)
-		aps, err := h.RunApprovals(t.Context(), hosttest.Admin, r.ID)
-		if err != nil || aps[0].Decision.Changed != tc.changed {
-			t.Errorf("%s: changed %v, want %v (%v)", tc.edit, aps[0].Decision.Changed, tc.changed, err)
-		}
-	}
-}
-
-const bigRule = `package pawl.rules
-import rego.v1
-pause contains {"rule": "big"} if { input.call.tool == "transfer"; input.call.arguments.amount > 1000 }
-deny contains {"rule": "huge", "message": "nobody moves that much"} if { input.call.tool == "transfer"; input.call.arguments.amount > 9000 }
-`
-
-func TestInvariant1_AnEditThatAnotherRuleStopsWaitsAgainBeforeAnyCallRuns(t *testing.T) {
-	t.Parallel()
-	h := hosttest.New(t, hosttest.Options{Rules: fstest.MapFS{"big.rego": {Data: []byte(bigRule)}}})
-	h.External("pay", `{"transfer":true}`)
-	r := h.Batch(hosttest.Member, "pay", `[{"tool_call_id":"free","tool":"echo","arguments":{}},{"tool_call_id":"pay","tool":"transfer","arguments":{"amount":10}}]`)
-	if len(r.Pause.Approvals) != 1 || !slices.Equal(r.Pause.Approvals[0].Rules, []string{"interrupt_on/transfer"}) {
-		t.Fatalf("approvals %+v", r.Pause.Approvals)
-	}
-	first := r.Pause.Approvals[0]
-	_, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: first.ID, Kind: "edit", Arguments: raw(`{"amount":9001}`)})
-	if e := refusal(t, err, host.CodeInvalid); !strings.Contains(e.Detail, "nobody moves that much") || e.Pointer != "/decisions/0/arguments" {
-		t.Errorf("a denied edit says %q at %q", e.Detail, e.Pointer)
-	}
-	if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: first.ID, Kind: "edit", Arguments: raw(`{"amount":5000}`)}); err != nil {
-		t.Fatal(err)
-	}
-	r = h.Settled(r.ID)
-	if r.State != store.RunAwaitingApproval || len(h.Ran.All()) != 0 {
-		t.Fatalf("state %s, ran %v; the edited call must wait again and its sibling with it", r.State, h.Ran.All())
-	}
-	second := r.Pause.Approvals[0]
-	if len(r.Pause.Approvals) != 1 || second.ID == first.ID || second.PauseID == first.PauseID || second.ToolCallID != "pay" || !slices.Contains(second.Rules, "big") {
-		t.Fatalf("approvals %+v", r.Pause.Approvals)
-	}
-	const shown = `{"amount":5000,"currency":"EUR"}`
-	if string(second.Arguments) != shown || second.ArgsDigest != hosttest.Digest(shown) || string(first.Arguments) == shown {
-		t.Errorf("shown %s with digest %s", second.Arguments, second.ArgsDigest)
-	}
-	if !strings.Contains(string(r.Pause.Payload), shown) {
-		t.Errorf("the pause shows %s", r.Pause.Payload)
-	}
-	for _, c := range r.Calls {
-		if c.State != store.CallPlanned && c.State != store.CallAwaiting {
-			t.Errorf("call %s is %s", c.ToolCallID, c.State)
-		}
-	}
-	// A stale button: the old approval decides nothing, and the new pause is untouched.
-	before := h.Stored()
-	_, err = h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: first.ID, Kind: "approve"})
-	refusal(t, err, host.CodeAlreadyDecided)
-	_, err = h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: second.ID, Kind: "edit", Arguments: raw(`{"amount":20}`)})
-	refusal(t, err, host.CodeOutOfScope)
-	_, err = h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: second.ID, Kind: "approve", ArgsDigest: first.ArgsDigest})
-	refusal(t, err, host.CodeChanged)
-	h.Unchanged(before)
-	if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: second.ID, Kind: "approve", ArgsDigest: second.ArgsDigest}); err != nil {
-		t.Fatal(err)
-	}
-	r = h.Settled(r.ID)
-	if got := resultsOf(r); got != `{} `+shown || string(r.Calls[1].EditedArguments) != shown || len(r.Calls[1].ApprovalIDs) != 2 {
-		t.Errorf("results %s, edited %s, approvals %v", got, r.Calls[1].EditedArguments, r.Calls[1].ApprovalIDs)
-	}
-	if got := h.Ran.All(); !slices.Equal(got, []string{"echo {}", "transfer " + shown}) {
-		t.Errorf("ran %v", got)
-	}
-	// The approval that showed the original still does; the one that showed the edit too.
-	aps, err := h.RunApprovals(t.Context(), hosttest.Admin, r.ID)
-	if err != nil || len(aps) != 2 || string(aps[0].Arguments) != `{"amount":10,"currency":"EUR"}` || string(aps[1].Arguments) != shown {
-		t.Errorf("approvals show %+v, %v", aps, err)
 	}
 }
 
@@ -601,97 +361,5 @@ func TestExpiry_HoldsAtItsMomentSweptOrNot(t *testing.T) {
 	}
 	if n := h.Ran.Count("transfer"); n != 1 {
 		t.Errorf("the tool ran %d times, want once for the decision in time", n)
-	}
-}
-
-// showContext is a tool that returns the context it was given.
-func showContext(ctx context.Context, s *plugins.Session) error {
-	var req struct {
-		Context struct {
-			ToolContext json.RawMessage `json:"tool_context"`
-		}
-	}
-	if err := json.Unmarshal(s.Request(), &req); err != nil {
-		return err
-	}
-	_, err := hosttest.Op(ctx, s, "output", req.Context.ToolContext)
-	return err
-}
-
-func TestToolContext_IsMergedShallowlyAndTheHostsMembersStayTheHosts(t *testing.T) {
-	t.Parallel()
-	h := hosttest.New(t, hosttest.Options{Tools: map[string]hosttest.Func{"context": showContext}})
-	h.External("ctx", `{"context":true}`)
-	create := func(tc, session string) (host.Run, error) {
-		return h.CreateRun(t.Context(), hosttest.Member, host.Idempotency{}, hosttest.Body(host.NewRun{
-			Agent: "ctx", SessionID: session, ToolContext: raw(tc), Calls: []host.ProposedCall{{Tool: "context"}},
-		}))
-	}
-	for _, tc := range []struct{ context, pointer string }{
-		{`{"approvals":{}}`, "/tool_context/approvals"},
-		{`{"tenant_id":"other"}`, "/tool_context/tenant_id"},
-		{`{"user_id":"admin"}`, "/tool_context/user_id"},
-		{`{"user_id":null}`, "/tool_context/user_id"},
-		{`{"session_id":"s2"}`, "/tool_context/session_id"},
-		{`"x"`, "/tool_context"},
-		{`null`, "/tool_context"},
-	} {
-		_, err := create(tc.context, "s1")
-		if e := refusal(t, err, host.CodeInvalid); e.Pointer != tc.pointer {
-			t.Errorf("%s: pointer %q, want %q", tc.context, e.Pointer, tc.pointer)
-		}
-	}
-	r, err := create(`{"a":1,"b":{"x":1},"tenant_id":"demo","user_id":"member","session_id":"s1"}`, "s1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer := host.Answer{Decisions: []host.Decision{{ApprovalID: r.Pause.Approvals[0].ID, Kind: "approve"}}, ToolContext: raw(`{"session_id":"s2"}`)}
-	_, err = h.Decide(t.Context(), hosttest.Admin, r.ID, host.Idempotency{}, hosttest.Body(answer))
-	if e := refusal(t, err, host.CodeInvalid); e.Pointer != "/tool_context/session_id" {
-		t.Errorf("pointer %q", e.Pointer)
-	}
-	// The run's user, not the decider's own name.
-	answer.ToolContext = raw(`{"b":{"y":2},"c":[3],"tenant_id":"demo","user_id":"member","session_id":"s1"}`)
-	if _, err := h.Decide(t.Context(), hosttest.Admin, r.ID, host.Idempotency{}, hosttest.Body(answer)); err != nil {
-		t.Fatal(err)
-	}
-	r = h.Settled(r.ID)
-	want := `{"a":1,"approvals":{},"b":{"y":2},"c":[3],"session_id":"s1","tenant_id":"demo","user_id":"member"}`
-	if got := resultOf(r.Calls[0]); got != want {
-		t.Errorf("the tool got\n %s\nwant\n %s", got, want)
-	}
-	if len(r.Calls[0].ApprovalIDs) != 1 {
-		t.Errorf("a context on resume re-opened the decision: %v", r.Calls[0].ApprovalIDs)
-	}
-}
-
-// showRequest is a tool that returns all that it was given.
-func showRequest(ctx context.Context, s *plugins.Session) error {
-	_, err := hosttest.Op(ctx, s, "output", s.Request())
-	return err
-}
-
-func TestInvariant6_EveryApprovalShowsWhatItsDigestSays(t *testing.T) {
-	t.Parallel()
-	h := hosttest.New(t, hosttest.Options{Rules: rules(`pause contains {"rule": "big"} if { input.call.tool == "transfer"; input.call.arguments.amount > 1000 }`)})
-	h.External("pay", gatedTransfer)
-	r := h.Batch(hosttest.Member, "pay", `[{"tool":"transfer","arguments":{"amount":10}}]`)
-	for _, args := range []string{`{"amount":5000}`, `{"amount":6000}`} { // the first edit meets another rule, the second stays within both
-		if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "edit", Arguments: raw(args)}); err != nil {
-			t.Fatal(err)
-		}
-		r = h.Settled(r.ID)
-	}
-	if got := resultsOf(r); got != `{"amount":6000,"currency":"EUR"}` {
-		t.Fatalf("state %s, results %s", r.State, got)
-	}
-	aps, err := h.RunApprovals(t.Context(), hosttest.Member, r.ID)
-	if err != nil || len(aps) != 2 {
-		t.Fatalf("%d approvals, %v", len(aps), err)
-	}
-	for i, want := range []string{`{"amount":10,"currency":"EUR"}`, `{"amount":5000,"currency":"EUR"}`} {
-		if string(aps[i].Arguments) != want || aps[i].ArgsDigest != hosttest.Digest(want) {
-			t.Errorf("approval %d shows %s with digest %s; what was asked is %s", i, aps[i].Arguments, aps[i].ArgsDigest, want)
-		}
 	}
 }

@@ -431,7 +431,7 @@ func TestEvents_TheLiveSetEqualsTheSetThatGETShows(t *testing.T) {
 
 func TestEvents_ASlowReaderCatchesUpFromTheStore(t *testing.T) {
 	t.Parallel()
-	const lines, calls = 200, 30
+	const lines, calls = 200, 14
 	h := hosttest.New(t, hosttest.Options{Tools: map[string]hosttest.Func{"chatty": func(ctx context.Context, s *plugins.Session) error {
 		for i := range lines {
 			if _, err := hosttest.Op(ctx, s, "log", map[string]string{"level": "info", "message": fmt.Sprint(i, strings.Repeat("x", 200))}); err != nil {

@@ -1,0 +1,268 @@
+package host_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/host/hosttest"
+	"github.com/pawlhost/pawl/store"
+)
+
+// A story is a run of random turns, answered by random people in random ways, with restarts in between, beside a model that says
+// how each call must end and how often its tool may have run.
+type story struct {
+	t      *testing.T
+	h      *hosttest.Host
+	rnd    *rand.Rand
+	rules  string
+	run    host.Run
+	labels int
+	ran    []string          // of the hosts before the last restart
+	ends   map[string]string // by label: the result or error code
+	runs   map[string]int    // by label: how often its tool runs
+	given  int               // decisions
+}
+
+const storyRules = `deny contains "huge" if { input.call.tool == "transfer"; input.call.arguments.amount > 9000 }
+pause contains {"rule": "big"} if { input.call.tool == "transfer"; input.call.arguments.amount > 5000 }`
+
+func TestInvariants1To3And8And9_OverRandomStories(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			s := &story{t: t, rnd: rand.New(rand.NewPCG(seed, 2)), ends: map[string]string{}, runs: map[string]int{}}
+			s.h = hosttest.New(t, hosttest.Options{Rules: rules(storyRules)})
+			s.h.External("story", `{"transfer":{"when":{"amount":{"min":10}}}}`)
+			s.run = s.h.Create(hosttest.Member, "story")
+			for range 5 {
+				s.turn()
+			}
+			s.finish()
+		})
+	}
+}
+
+// turn proposes a batch and answers until its calls have all ended.
+func (s *story) turn() {
+	s.t.Helper()
+	var calls []string
+	for range 1 + s.rnd.IntN(5) {
+		s.labels++
+		label := fmt.Sprintf("c%d", s.labels)
+		tool, args := "", ""
+		switch n := s.rnd.IntN(10); {
+		case n < 4:
+			amount := []int{1, 10, 100, 6000, 9500}[s.rnd.IntN(5)]
+			tool, args = "transfer", fmt.Sprintf(`{"amount":%d,"to":%q}`, amount, label)
+			s.ends[label] = fmt.Sprintf(`{"amount":%d,"currency":"EUR","to":%q}`, amount, label)
+			s.runs[label] = 1
+			if amount > 9000 {
+				s.ends[label], s.runs[label] = "denied", 0
+			}
+		case n < 6:
+			tool, args = "echo", fmt.Sprintf(`{"to":%q}`, label)
+			s.ends[label], s.runs[label] = args, 1
+		case n < 7:
+			tool, args = "missing", fmt.Sprintf(`{"to":%q}`, label)
+			s.ends[label] = "unknown_tool"
+		case n < 8:
+			tool, args = "transfer", fmt.Sprintf(`{"to":%q}`, label)
+			s.ends[label] = "invalid_arguments"
+		default:
+			reason := []string{"approval_required", "await_input", "constraints_conflict"}[s.rnd.IntN(3)]
+			tool, args = "ask", fmt.Sprintf(`{"reason":%q,"payload":{"to":%q}}`, reason, label)
+			s.runs[label] = 1
+		}
+		calls = append(calls, fmt.Sprintf(`{"tool_call_id":%q,"tool":%q,"arguments":%s}`, label, tool, args))
+	}
+	if _, err := propose(s.h, hosttest.Member, s.run.ID, batch(s.run.Turn+1, "["+strings.Join(calls, ",")+"]")); err != nil {
+		s.t.Fatal(err)
+	}
+	for s.settle(); s.run.Pause != nil; s.settle() {
+		s.gateHolds()
+		s.answer()
+	}
+}
+
+func (s *story) settle() {
+	s.t.Helper()
+	if s.rnd.IntN(4) == 0 {
+		s.h.Stop()
+		s.ran = append(s.ran, s.h.Ran.All()...)
+		s.h = restart(s.t, s.h, hosttest.Options{Rules: rules(storyRules)})
+	}
+	s.run = s.h.Settled(s.run.ID)
+}
+
+// gateHolds: while a call of the batch waits at the gate, none of it has run. What a person answered in its place has ended.
+func (s *story) gateHolds() {
+	s.t.Helper()
+	gate := false
+	for _, ap := range s.run.Pause.Approvals {
+		gate = gate || ap.Tool == "transfer"
+	}
+	if !gate {
+		return
+	}
+	for _, c := range s.run.Calls {
+		if c.Turn == s.run.Turn && c.State != store.CallPlanned && c.State != store.CallAwaiting && s.runs[c.ToolCallID] > 0 {
+			s.t.Fatalf("call %s is %s while a sibling waits at the gate", c.ToolCallID, c.State)
+		}
+	}
+}
+
+// answer decides what is open, in one request or in the subject's and the admin's.
+func (s *story) answer() {
+	s.t.Helper()
+	var own, all []host.Decision
+	for _, ap := range s.run.Pause.Approvals {
+		if ap.State != store.ApprovalPending {
+			continue
+		}
+		d := s.decide(ap)
+		if all = append(all, d); ap.Reason == "await_input" {
+			own = append(own, d)
+		}
+	}
+	s.given += len(all)
+	if len(own) > 0 && len(own) < len(all) && s.rnd.IntN(2) == 0 {
+		if _, err := s.h.Answer(hosttest.Member, s.run.ID, own...); err != nil {
+			s.t.Fatal(err)
+		}
+		if s.rnd.IntN(2) == 0 {
+			s.settle()
+		}
+		for _, d := range own {
+			for i := range all {
+				if all[i].ApprovalID == d.ApprovalID {
+					all = append(all[:i], all[i+1:]...)
+					break
+				}
+			}
+		}
+	}
+	if len(all) > 1 {
+		if _, err := s.h.Answer(hosttest.Admin, s.run.ID, all[1:]...); host.CodeOf(err) != host.CodeIncomplete {
+			s.t.Fatalf("without one of %d: %v", len(all), err)
+		}
+	}
+	if _, err := s.h.Answer(hosttest.Owner, s.run.ID, all...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// decide chooses a decision for an approval and tells the model what it means.
+func (s *story) decide(ap host.Approval) host.Decision {
+	label := ap.ToolCallID
+	d := host.Decision{ApprovalID: ap.ID, Kind: ap.Allowed[s.rnd.IntN(len(ap.Allowed))], ArgsDigest: ap.ArgsDigest}
+	asked := ap.Tool == "ask"
+	end := ""
+	switch d.Kind {
+	case "approve":
+		end = string(ap.Arguments)
+	case "edit": // within what stopped it: one edit in two meets the rule "big", unless it is there already
+		amount := 6000 + s.rnd.IntN(3000)
+		if len(ap.Rules) == 1 && s.rnd.IntN(2) == 0 {
+			amount = 11
+		}
+		end = fmt.Sprintf(`{"amount":%d,"currency":"EUR","to":%q}`, amount, label)
+		d.Arguments = raw(end)
+	case "reject":
+		end = "rejected"
+	case "respond":
+		end = fmt.Sprint(s.rnd.IntN(100))
+		d.Value = raw(end)
+	}
+	if asked {
+		end = fmt.Sprintf(`{"reason":%q,"decision":%q}`, ap.Reason, d.Kind)
+		if d.Kind == "respond" {
+			end = fmt.Sprintf(`{"reason":%q,"decision":"respond","user_input":%s}`, ap.Reason, d.Value)
+		}
+	} else if d.Kind == "reject" || d.Kind == "respond" {
+		s.runs[label] = 0
+	}
+	s.ends[label] = end
+	return d
+}
+
+// finish ends the run and compares everything that can be read with the model.
+func (s *story) finish() {
+	s.t.Helper()
+	if _, err := finish(s.h, hosttest.Member, s.run.ID, s.run.Turn+1, `"end"`); err != nil {
+		s.t.Fatal(err)
+	}
+	s.settle()
+	if s.run.State != store.RunSucceeded || len(s.run.Calls) != s.labels {
+		s.t.Fatalf("run %s with %d calls of %d", s.run.State, len(s.run.Calls), s.labels)
+	}
+	attempts := map[string]int{}
+	for _, a := range append(s.ran, s.h.Ran.All()...) {
+		if _, rest, ok := strings.Cut(a, `"to":"`); ok {
+			label, _, _ := strings.Cut(rest, `"`)
+			attempts[label]++
+		}
+	}
+	for _, c := range s.run.Calls {
+		if got := resultOf(c); got != s.ends[c.ToolCallID] || c.State != store.CallFinished {
+			s.t.Errorf("call %s (%s) ended with %s, want %s", c.ToolCallID, c.Tool, got, s.ends[c.ToolCallID])
+		}
+		if attempts[c.ToolCallID] != s.runs[c.ToolCallID] {
+			s.t.Errorf("call %s (%s) ran %d times, want %d", c.ToolCallID, c.Tool, attempts[c.ToolCallID], s.runs[c.ToolCallID])
+		}
+	}
+	finished, decided := map[string]int{}, 0
+	open := ""
+	for i, e := range logOf(s.t, s.h, hosttest.Member, s.run.ID) {
+		w := parse(s.t, e)
+		if w.Seq != uint64(i+1) {
+			s.t.Fatalf("event %d has seq %d", i+1, w.Seq)
+		}
+		switch w.Type {
+		case "call.finished":
+			finished[w.ToolCallID]++
+		case "approval.decided":
+			decided++
+		case "run.paused":
+			if open != "" {
+				s.t.Errorf("pause %s opens while %s is open", w.PauseID, open)
+			}
+			open = w.PauseID
+		case "run.resumed":
+			if w.PauseID != open {
+				s.t.Errorf("resumed from %s, the open pause was %s", w.PauseID, open)
+			}
+			open = ""
+		}
+	}
+	for label, n := range finished {
+		if n != 1 {
+			s.t.Errorf("call %s finished %d times", label, n)
+		}
+	}
+	rows := 0
+	for _, row := range s.h.AuditRows("demo") {
+		if row.Action == "approval.decide" && row.Outcome == "ok" {
+			rows++
+		}
+	}
+	if len(finished) != s.labels || decided != s.given || rows != s.given {
+		s.t.Errorf("%d calls finished of %d; %d decisions, %d events, %d audit rows", len(finished), s.labels, s.given, decided, rows)
+	}
+	aps, _, err := s.h.Approvals(s.t.Context(), hosttest.Admin, "pending", host.Page{})
+	if err != nil || len(aps) != 0 {
+		s.t.Errorf("still pending: %d, %v", len(aps), err)
+	}
+	msgs, err := s.h.Trajectory(s.t.Context(), hosttest.Member, s.run.ID)
+	if err != nil || len(msgs) != s.labels+s.run.Turn+1 {
+		s.t.Errorf("%d messages for %d calls in %d turns, %v", len(msgs), s.labels, s.run.Turn, err)
+	}
+	for i, m := range msgs {
+		if m.Seq != i+1 {
+			s.t.Errorf("message %d has seq %d", i+1, m.Seq)
+		}
+	}
+}
