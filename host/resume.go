@@ -442,6 +442,8 @@ func (h *Host) commitAnswer(ctx context.Context, a Actor, r *run, plan []planned
 	}
 	if !slices.ContainsFunc(r.approvals, func(ap *store.Approval) bool { return ap.State == store.ApprovalPending }) {
 		s.resume()
+	} else {
+		r.State = r.awaits()
 	}
 	h.remember(&s.change, a, idem, 200, r.ID)
 	if err := h.commit(ctx, s); err != nil {

@@ -213,7 +213,6 @@ func (s *step) suspend(stops []stopped, ttl time.Duration) {
 	}
 	p := &store.Pause{ID: s.ids("pause"), State: store.PauseOpen, CreatedAt: s.now, ExpiresAt: s.now.Add(ttl).Truncate(time.Millisecond)}
 	r.pause, r.approvals = p, nil
-	state := store.RunAwaitingEvent
 	for _, st := range stops {
 		c := st.call
 		a := &store.Approval{
@@ -238,22 +237,31 @@ func (s *step) suspend(stops []stopped, ttl time.Duration) {
 		for _, k := range s.pendKeys(a) {
 			s.change.Put(k, []byte(r.ID))
 		}
-		switch st.reason {
-		case reasonApproval, reasonConflict:
-			state = store.RunAwaitingApproval
-		case reasonInput:
-			if state != store.RunAwaitingApproval {
-				state = store.RunAwaitingInput
-			}
-		}
 		s.event("approval.requested", nil, hydrate{Approval: a.ID})
 	}
-	r.State, r.Boot, r.AwaitingSince, r.PauseID = state, "", s.now, p.ID
+	r.State, r.Boot, r.AwaitingSince, r.PauseID = r.awaits(), "", s.now, p.ID
 	s.change.Put(pauseKey(r.key, p.ID), store.Encode(p))
 	s.change.Put(pausesKey(r.Tenant).With(p.ID), []byte(r.ID))
 	s.change.Put(dueKey(p.ExpiresAt, duePause, r.Tenant, r.ID, p.ID), nil)
 	s.change.Put(dueKey(warnAt(p), dueWarn, r.Tenant, r.ID, p.ID), nil)
 	s.event("run.paused", map[string]any{"pause_id": p.ID, "reason": stops[0].reason, "approval_ids": p.Approvals}, hydrate{Pause: p.ID})
+}
+
+// awaits is the state that follows from the approvals which are still open.
+func (r *run) awaits() store.RunState {
+	state := store.RunAwaitingEvent
+	for _, a := range r.approvals {
+		if a.State != store.ApprovalPending {
+			continue
+		}
+		switch a.Reason {
+		case reasonApproval, reasonConflict:
+			return store.RunAwaitingApproval
+		case reasonInput:
+			state = store.RunAwaitingInput
+		}
+	}
+	return state
 }
 
 // pendKeys are the index entries of a pending approval.
