@@ -23,8 +23,13 @@ type pacedConn struct {
 	stall, linger time.Duration
 	onStall       func()
 
-	stalled bool // of the one writer
-	heard   atomic.Int64
+	// corked says that another frame follows at once: small ones are then sent together, in one system call.
+	corked atomic.Bool
+	heard  atomic.Int64
+
+	// of the one writer, which the WebSocket library's lock makes it
+	stalled bool
+	held    []byte
 }
 
 func (c *pacedConn) Read(b []byte) (int, error) {
@@ -42,6 +47,31 @@ func (c *pacedConn) SetWriteDeadline(time.Time) error { return nil }
 func (c *pacedConn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
 
 func (c *pacedConn) Write(b []byte) (int, error) {
+	if len(c.held)+len(b) > chunk {
+		if err := c.release(); err != nil {
+			return 0, err
+		}
+	}
+	if c.corked.Load() && len(c.held)+len(b) <= chunk {
+		c.held = append(c.held, b...)
+		return len(b), nil
+	}
+	if len(c.held) > 0 {
+		c.held = append(c.held, b...)
+		return len(b), c.release()
+	}
+	return c.send(b)
+}
+
+// release sends what was held back.
+func (c *pacedConn) release() error {
+	held := c.held
+	c.held = nil // an idle connection keeps no buffer
+	_, err := c.send(held)
+	return err
+}
+
+func (c *pacedConn) send(b []byte) (int, error) {
 	written := 0
 	for written < len(b) {
 		patience := c.stall

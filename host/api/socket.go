@@ -270,6 +270,7 @@ func (c *socket) write() {
 				return
 			}
 			code, reason := c.code, c.reason
+			c.conn.corked.Store(false)
 			c.mu.Unlock()
 			_ = c.ws.WriteMessage(websocket.CloseMessage, websocket.FormatCloseMessage(code, reason))
 			c.finish(c.s.opts.Linger)
@@ -277,6 +278,7 @@ func (c *socket) write() {
 		}
 		f := c.queue[0]
 		c.queue = c.queue[1:]
+		c.conn.corked.Store(len(c.queue) > 0)
 		c.mu.Unlock()
 		err := c.ws.WriteMessage(f.kind, f.data)
 		c.mu.Lock()
