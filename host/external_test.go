@@ -210,6 +210,7 @@ func TestExternal_WhoDrivesARun(t *testing.T) {
 				t.Errorf("%s as %s/%s: %v, want %q", what, tc.by.Tenant, tc.by.ID, err, tc.code)
 			}
 		}
+		h.Settled(r.ID)
 	}
 	r := h.Create(hosttest.Member, "script")
 	before := h.Stored()

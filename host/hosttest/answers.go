@@ -98,12 +98,12 @@ func (h *Host) Unchanged(before map[string]string) {
 			continue
 		}
 		if got, ok := after[k]; !ok || got != before[k] {
-			h.t.Errorf("stored %q was\n %s\nand is\n %s", k, before[k], got)
+			h.t.Errorf("stored %q was\n %q\nand is\n %q", k, before[k], got)
 		}
 		delete(after, k)
 	}
 	for k, v := range after {
-		h.t.Errorf("stored %q is new: %s", k, v)
+		h.t.Errorf("stored %q is new: %q", k, v)
 	}
 }
 
