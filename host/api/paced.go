@@ -15,6 +15,10 @@ const chunk = 16 << 10
 // the moment a client stops and the moment that shows. The kernel doubles it.
 const sendBuffer = 64 << 10
 
+// stuckLinger is how long a stuck client has to take the rest of the frame that it is in the middle of. It costs a descriptor
+// and nothing else: its queue is gone.
+const stuckLinger = time.Minute
+
 // pacedConn is a connection whose writes fail only when the peer takes nothing. After stall without progress it tells onStall,
 // once, and gives the peer another linger to take the rest of the frame: a frame that is cut in the middle could not be
 // followed by the close frame that says why.

@@ -43,7 +43,7 @@ type Options struct {
 	HelloTimeout time.Duration
 	// WriteTimeout is how long a client may take nothing before it counts as stuck. Zero: 10 s.
 	WriteTimeout time.Duration
-	// Linger is how long a stuck or closing WebSocket has to take its close frame. Zero: 5 s.
+	// Linger is how long a WebSocket that was sent its close frame has to answer it. Zero: 5 s.
 	Linger time.Duration
 	// Heartbeat is the pace of SSE comments. Zero: 15 s.
 	Heartbeat time.Duration

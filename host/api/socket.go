@@ -109,7 +109,7 @@ func (c *socket) run() {
 	select {
 	case <-c.flushed: // it set a deadline already
 	default:
-		_ = c.conn.SetReadDeadline(time.Now().Add(c.s.opts.WriteTimeout + 2*c.s.opts.Linger))
+		_ = c.conn.SetReadDeadline(time.Now().Add(c.s.opts.WriteTimeout + stuckLinger))
 	}
 	c.mu.Unlock()
 	c.discard(err)

@@ -42,7 +42,7 @@ func TestRevokingAKeyClosesItsSocketsAndStreams(t *testing.T) {
 // A client that stops reading is closed with 4408, and nobody else notices.
 func TestASlowReaderIsClosedWith4408AndNobodyElseNotices(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, api.Options{Dev: true, WriteTimeout: 500 * time.Millisecond, Linger: 20 * time.Second}, hosttest.Options{})
+	r := newRig(t, api.Options{Dev: true, WriteTimeout: 500 * time.Millisecond}, hosttest.Options{})
 	big := strings.Repeat("x", 48<<10)
 	r.Script("big", fmt.Sprintf(`[{"calls":[{"tool_call_id":"c","tool":"write_file","arguments":{"path":"/memories/x","content":%q}}]},{"final":1}]`, big), "")
 	slowOne, other := r.ws("admin"), r.ws("admin")

@@ -171,7 +171,7 @@ func (p pacing) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		_ = t.SetWriteBuffer(sendBuffer)
 	}
 	o := p.c.s.opts
-	p.c.conn = &pacedConn{Conn: raw, stall: o.WriteTimeout, linger: o.Linger, onStall: func() {
+	p.c.conn = &pacedConn{Conn: raw, stall: o.WriteTimeout, linger: stuckLinger, onStall: func() {
 		p.c.close(closeSlow, "events are not read", true)
 	}}
 	p.c.conn.heard.Store(time.Now().UnixNano())
