@@ -285,3 +285,44 @@ func TestDevListensOnLoopbackOnly(t *testing.T) {
 		}
 	}
 }
+
+// Whatever the level, the log tells what happened and never with what: no key, no token, no argument.
+func TestInvariant14_LogsHoldNoSecret(t *testing.T) {
+	t.Parallel()
+	c := newChild(t, "pawl")
+	c.extra = []string{"--log-level", "debug"}
+	mustStart(t, c)
+	owner := c.as("owner")
+	mustCall(t, owner, http.MethodPut, agentPath("ops"), json.RawMessage(demoAgent), nil)
+	var run host.Run
+	mustCall(t, owner, http.MethodPost, "/v1/runs", map[string]any{"agent": "ops", "tool_context": map[string]any{"password": "hunter2"}}, &run)
+	run = getRun(t, owner, run.ID)
+	token := run.Pause.ResumeToken
+	_ = owner.call(t.Context(), http.MethodPost, "/v1/resume", map[string]any{"resume_token": token + "A", "decisions": []any{}}, nil)
+	mustCall(t, owner, http.MethodPost, "/v1/resume", map[string]any{"resume_token": token, "decisions": []any{
+		map[string]any{"approval_id": run.Pause.Approvals[0].ID, "kind": "approve", "message": "because of hunter3"}}}, nil)
+	_ = newRemote(c.base, "pawl_not_a_key").call(t.Context(), http.MethodGet, "/v1/tools", nil, nil)
+	if !eventually(t.Context(), 10*time.Second, func() bool { return getRun(t, owner, run.ID).State.Ended() }) {
+		t.Fatal("the run does not end")
+	}
+	if err := c.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	hostKey, err := os.ReadFile(filepath.Join(c.data, "host.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := c.log.text()
+	if !strings.Contains(log, run.ID) || !strings.Contains(log, "level=DEBUG") && !strings.Contains(log, "level=INFO") {
+		t.Fatalf("the log tells nothing:\n%s", log)
+	}
+	secrets := []string{token, strings.TrimSpace(string(hostKey)), "hunter2", "hunter3", "pawl_not_a_key", "deploy on a Friday"}
+	for _, key := range c.keys {
+		secrets = append(secrets, key, key[len(key)-20:])
+	}
+	for _, s := range secrets {
+		if strings.Contains(log, s) {
+			t.Errorf("the log holds %q:\n%s", s, log)
+		}
+	}
+}
