@@ -23,6 +23,9 @@ func (h *Host) CreateRun(ctx context.Context, a Actor, idem Idempotency, body La
 	if req.Agent == "" {
 		return Run{}, invalid("/agent", "name the agent to run; GET /v1/agents lists them")
 	}
+	if stored, ok, _ := h.replay(ctx, a, idem); ok { // whatever became of the agent since
+		return stored.run, nil
+	}
 	agent, err := h.currentAgent(ctx, a.Tenant, req.Agent)
 	if err != nil {
 		return Run{}, err
@@ -179,16 +182,30 @@ func (h *Host) CallTool(ctx context.Context, a Actor, tool string, idem Idempote
 	if err := checkContext(req.ToolContext, a.Tenant, a.ID, ""); err != nil {
 		return ToolOutcome{}, err
 	}
+	rec, _, err := h.idempotent(ctx, a, idem)
+	if err != nil {
+		return ToolOutcome{}, err
+	}
 	v, err := h.startRun(ctx, a, idem, agent, plannerDirect, NewRun{
 		Agent: req.Agent, ToolContext: req.ToolContext, Calls: []ProposedCall{{Tool: tool, Arguments: req.Arguments}},
 	}, 200)
 	if err != nil {
 		return ToolOutcome{}, err
 	}
+	if rec != nil && rec.Status == 202 {
+		return ToolOutcome{Run: v}, nil // a repeat gets the status of the first answer
+	}
 	if v, err = h.WaitRun(ctx, a, v.ID); err != nil {
 		return ToolOutcome{}, err
 	}
 	out := ToolOutcome{Run: v}
+	if idem.Key != "" && !v.State.Ended() {
+		var c store.Change
+		h.remember(&c, a, idem, 202, v.ID)
+		if _, err := h.write(context.WithoutCancel(ctx), &c); err != nil {
+			return ToolOutcome{}, err
+		}
+	}
 	if v.State.Ended() {
 		out.Done, out.Result, out.Error = true, v.Output, v.Error
 		if out.Error == nil && v.State == store.RunCancelled {

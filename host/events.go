@@ -200,30 +200,99 @@ func (s *Stream) catchUp(ctx context.Context) (entries []store.Entry, err error)
 }
 
 func (s *Stream) render(ctx context.Context, entries []store.Entry) ([]Event, error) {
+	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose what its cursor has passed
 	var out []Event
 	for _, e := range entries {
-		var rec eventRecord
-		if err := store.Decode(e.Data, &rec); err != nil {
-			return nil, err
-		}
+		ev, err := s.h.events.get(s.log, e.Seq, func() (shown, error) { return s.h.show(ctx, s.actor.Tenant, e) })
 		s.after = e.Seq
-		if s.run == "" && !s.mine(ctx, rec) {
-			continue
-		}
-		ev, err := s.h.renderEvent(ctx, s.actor.Tenant, e.Seq, rec)
 		if errors.Is(err, store.ErrNotFound) {
 			continue // retention has taken what the event shows
 		}
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, ev)
-		if s.run != "" && rec.Type == "run.finished" {
+		if s.run == "" && !s.mine(ctx, ev.rec) {
+			continue
+		}
+		out = append(out, ev.event)
+		if s.run != "" && ev.rec.Type == "run.finished" {
 			s.ended = true
 			break
 		}
 	}
 	return out, nil
+}
+
+// shown is a stored event as it goes out. It never changes: what it hydrates is what was true when it was announced.
+type shown struct {
+	rec   eventRecord
+	event Event
+}
+
+func (h *Host) show(ctx context.Context, tenant string, e store.Entry) (shown, error) {
+	var rec eventRecord
+	if err := store.Decode(e.Data, &rec); err != nil {
+		return shown{}, err
+	}
+	ev, err := h.renderEvent(ctx, tenant, e.Seq, rec)
+	return shown{rec, ev}, err
+}
+
+// eventCache keeps the newest rendered events, so that ten thousand watchers of one log render an event once.
+type eventCache struct {
+	mu    sync.Mutex
+	m     map[eventKey]*cached
+	order []eventKey // first in, first out
+	bytes int
+}
+
+type eventKey struct {
+	log store.Key
+	seq uint64
+}
+
+type cached struct {
+	once  sync.Once
+	shown shown
+	err   error
+}
+
+const (
+	eventCacheEntries = 4096
+	eventCacheBytes   = 16 << 20
+)
+
+func (c *eventCache) get(log store.Key, seq uint64, render func() (shown, error)) (shown, error) {
+	k := eventKey{log, seq}
+	c.mu.Lock()
+	e := c.m[k]
+	if e == nil {
+		if c.m == nil {
+			c.m = map[eventKey]*cached{}
+		}
+		e = &cached{}
+		c.m[k] = e
+		c.order = append(c.order, k)
+	}
+	c.mu.Unlock()
+	e.once.Do(func() {
+		e.shown, e.err = render()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if e.err != nil && c.m[k] == e {
+			delete(c.m, k) // the next reader tries again
+		}
+		c.bytes += len(e.shown.event.Data)
+		for len(c.order) > 0 && (len(c.order) > eventCacheEntries || c.bytes > eventCacheBytes) {
+			old := c.order[0]
+			c.order = c.order[1:]
+			if o := c.m[old]; o != nil {
+				c.bytes -= len(o.shown.event.Data)
+				delete(c.m, old)
+			}
+		}
+	})
+	return e.shown, e.err
 }
 
 // mine reports whether the actor may see a queue event, by the rights it has now.

@@ -106,6 +106,7 @@ type Host struct {
 	order    []resumeStep   // resumeOrder, but in the tests that build the wrong ones
 	guests   sync.WaitGroup // guests of parallel calls
 	agents   agentCache
+	events   eventCache
 	progress progressHub
 	revoked  revocations
 	stats    counters

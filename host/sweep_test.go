@@ -68,36 +68,50 @@ func TestInvariant9_DecisionRacesTheSweeper(t *testing.T) {
 	h := hosttest.New(t, hosttest.Options{})
 	h.Agent("quick", `{"planner":{"kind":"script","turns":[{"calls":[{"tool":"transfer","arguments":{"amount":1}}]},{"final":1}]},
 		"tools":["transfer"],"interrupt_on":{"transfer":true},"approval_ttl":"1s"}`)
-	rounds := 1000
+	rounds := 600
 	if testing.Short() {
 		rounds = 100
 	}
 	outcomes := map[store.RunState]int{}
 	for i := range rounds {
 		r := h.Create(hosttest.Member, "quick")
-		// The sweeper starts when the decision has its body: then both are on their way, and either may be first.
+		// A third of the rounds the sweeper is done before the decision is judged, a third it comes after it, and a third both
+		// are on their way at once.
 		var wg sync.WaitGroup
 		under := make(chan struct{})
-		var derr error
-		wg.Go(func() {
-			_, derr = h.Decide(context.Background(), hosttest.Admin, r.ID, host.Idempotency{}, func() (host.Answer, error) {
-				close(under)
-				for range (i * 7) % 256 {
-					runtime.Gosched()
-				}
-				return host.Answer{Decisions: []host.Decision{{ApprovalID: r.Pause.Approvals[0].ID, Kind: "approve"}}}, nil
-			})
-		})
-		wg.Go(func() {
-			<-under
-			for range i % 32 {
-				runtime.Gosched() // now earlier, now later
-			}
+		sweep := func() {
 			h.Clock.Advance(time.Second)
 			if err := h.Sweep(context.Background()); err != nil {
 				t.Error(err)
 			}
+		}
+		var derr error
+		wg.Go(func() {
+			_, derr = h.Decide(context.Background(), hosttest.Admin, r.ID, host.Idempotency{}, func() (host.Answer, error) {
+				switch i % 3 {
+				case 0:
+					sweep()
+				case 1:
+					close(under)
+					for range (i * 7) % 256 {
+						runtime.Gosched()
+					}
+				}
+				return host.Answer{Decisions: []host.Decision{{ApprovalID: r.Pause.Approvals[0].ID, Kind: "approve"}}}, nil
+			})
+			if i%3 == 2 {
+				sweep()
+			}
 		})
+		if i%3 == 1 {
+			wg.Go(func() {
+				<-under
+				for range i % 32 {
+					runtime.Gosched() // now earlier, now later
+				}
+				sweep()
+			})
+		}
 		wg.Wait()
 		v := h.Settled(r.ID)
 		outcomes[v.State]++
