@@ -43,6 +43,7 @@ type config struct {
 	retention  time.Duration
 	reserve    size
 	reserveLow size
+	memory     size
 	logLevel   string
 	cpuProfile string
 	file       string
@@ -53,7 +54,7 @@ type config struct {
 // hostSettings are the flags that a configuration file and the environment may also set.
 var hostSettings = []string{
 	"data", "listen", "rules", "plugins", "allow-origin", "metrics-open", "workers", "approval-ttl", "approval-sweep-interval", "retention",
-	"store-reserve", "store-reserve-low", "log-level",
+	"store-reserve", "store-reserve-low", "memory-limit", "log-level",
 }
 
 // hostFlags adds the host's settings to a command.
@@ -72,6 +73,8 @@ func (c *config) hostFlags(f *pflag.FlagSet) {
 	f.DurationVar(&c.retention, "retention", 30*24*time.Hour, "how long an ended run is kept")
 	c.reserve, c.reserveLow = 512<<20, 64<<20
 	f.Var(&c.reserve, "store-reserve", "free space below which new runs are refused")
+	c.memory = 640 << 20 // what badgerstore measured for a million paused runs
+	f.Var(&c.memory, "memory-limit", "memory that the garbage collector tries to stay below (GOMEMLIMIT wins)")
 	f.Var(&c.reserveLow, "store-reserve-low", "free space below which decisions are refused too")
 	f.StringVar(&c.cpuProfile, "cpu-profile", "", "write a CPU profile of the whole run to this file")
 	_ = f.MarkHidden("cpu-profile") // it is there; for those who measure

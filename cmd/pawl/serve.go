@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"runtime/pprof"
 	"time"
 
@@ -61,6 +62,9 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 	}
 	if a.data == "" {
 		return usagef("say where the database lives: --data DIR")
+	}
+	if a.getenv("GOMEMLIMIT") == "" && a.memory > 0 {
+		debug.SetMemoryLimit(int64(a.memory))
 	}
 	if a.cpuProfile != "" {
 		f, err := os.Create(a.cpuProfile)
