@@ -101,7 +101,7 @@ func (c *child) kill() {
 		return
 	}
 	_ = c.cmd.Process.Kill()
-	_ = <-c.ended // how it ended is known
+	<-c.ended //nolint:errcheck // killed: how it ended is known
 	c.ended = nil
 }
 
