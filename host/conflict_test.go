@@ -3,14 +3,17 @@ package host_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/host/hosttest"
 	"github.com/pawlhost/pawl/store"
+	"github.com/pawlhost/pawl/store/badgerstore"
 )
 
 // Two edits of one file in one batch, and many runs that edit the same file at once: no update is lost.
@@ -48,31 +51,66 @@ func TestNoLostUpdate(t *testing.T) {
 	}
 }
 
-// 10,000 paused runs hold no goroutine, no worker and no guest; each can still be decided.
+// descriptors counts the open files of the process, 0 where the system does not tell.
+func descriptors() int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	return len(entries)
+}
+
+// 10,000 paused runs hold no goroutine, no worker, no guest and no descriptor; each can still be decided. They lie in the embedded
+// store.
 func TestPausedRunsHoldNothing(t *testing.T) {
 	t.Parallel()
 	n := 10_000
 	if testing.Short() {
 		n = 1000
 	}
-	h := hosttest.New(t, hosttest.Options{})
+	st, err := badgerstore.Open(t.TempDir(), badgerstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	h := hosttest.New(t, hosttest.Options{Store: st})
 	h.Script("pay", `[{"calls":[{"tool":"transfer","arguments":{"amount":1}}]},{"final":1}]`, `{"transfer":true}`)
 	h.Create(hosttest.Member, "pay")
-	before := runtime.NumGoroutine()
+	before, files := runtime.NumGoroutine(), descriptors()
+	var next atomic.Int64
+	var wg sync.WaitGroup
 	var first, last host.Run
-	for i := range n {
-		r := h.Create(hosttest.Member, "pay")
-		if i == 0 {
-			first = r
-		}
-		last = r
+	for range 64 { // together: the store folds their commits
+		wg.Go(func() {
+			for {
+				i := next.Add(1)
+				if i > int64(n) {
+					return
+				}
+				r, err := h.CreateRun(context.Background(), hosttest.Member, host.Idempotency{}, hosttest.Body(host.NewRun{Agent: "pay"}))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				switch i {
+				case 1:
+					first = r
+				case int64(n):
+					last = r
+				}
+			}
+		})
 	}
+	wg.Wait()
 	if s := h.Stats(); s.Waiting != 0 || s.Driven != 0 {
 		t.Errorf("%d runs wait for a worker and %d have one", s.Waiting, s.Driven)
 	}
 	// Other tests of the package start goroutines meanwhile: the bound is far below one for each run.
 	if after := runtime.NumGoroutine(); after > before+n/10 {
 		t.Errorf("%d goroutines before, %d with %d paused runs", before, after, n)
+	}
+	if now := descriptors(); now > files+n/10 {
+		t.Errorf("%d descriptors before, %d with %d paused runs", files, now, n)
 	}
 	for _, r := range []host.Run{first, last} {
 		if _, err := h.DecideAll(hosttest.Admin, r, "approve"); err != nil {
