@@ -165,6 +165,9 @@ func (h *Host) CallTool(ctx context.Context, a Actor, tool string, idem Idempote
 	if err := h.allow(ctx, a, "tool.call", policy.Resource{Kind: "tool", Tenant: a.Tenant, ID: tool, Tool: tool, CreatedBy: a.ID, Subject: a.ID}); err != nil {
 		return ToolOutcome{}, h.refused(ctx, a, "tool.call", "tool", tool, err)
 	}
+	if _, ok := h.plugins.Lookup(tool); !ok {
+		return ToolOutcome{}, errf(CodeNotFound, "no tool %q is installed; GET /v1/tools lists them", clip(tool, 129))
+	}
 	req, err := body()
 	if err != nil {
 		return ToolOutcome{}, err

@@ -19,6 +19,7 @@ import (
 //	t/TENANT/pend/MS/APPROVAL                 index: pending approvals by time
 //	t/TENANT/pendby/PRINCIPAL/MS/APPROVAL     index: the same by creator or subject
 //	t/TENANT/pause/PAUSE                      index: the run of a pause, for tokens
+//	t/TENANT/apr/APPROVAL                     index: the run of an approval
 //	t/TENANT/agent/NAME  t/TENANT/agentv/NAME/VERSION
 //	t/TENANT/kv/PLUGIN/KEY
 //	t/TENANT/idem/PRINCIPAL/METHOD/PATH/KEY
@@ -34,6 +35,7 @@ func queueLog(tenant string) store.Key      { return store.K("t", tenant, "queue
 func auditLog(tenant string) store.Key      { return store.K("t", tenant, "audit") }
 func agentsKey(tenant string) store.Key     { return store.K("t", tenant, "agent") }
 func pausesKey(tenant string) store.Key     { return store.K("t", tenant, "pause") }
+func approvalsKey(tenant string) store.Key  { return store.K("t", tenant, "apr") }
 func pendKey(tenant string) store.Key       { return store.K("t", tenant, "pend") }
 func tenantKeysKey(tenant string) store.Key { return store.K("t", tenant, "key") }
 func ownKey(tenant, principal string) store.Key {

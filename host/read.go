@@ -344,6 +344,36 @@ func (h *Host) RunApprovals(ctx context.Context, a Actor, id string) ([]Approval
 	return out, nil
 }
 
+// GetApproval returns one approval by its id, whatever became of it.
+func (h *Host) GetApproval(ctx context.Context, a Actor, id string) (Approval, error) {
+	f := struct {
+		head store.Run
+		a    store.Approval
+		c    store.Call
+	}{}
+	err := h.store.View(ctx, func(rd store.Reader) error {
+		it, err := rd.Get(approvalsKey(a.Tenant).With(id))
+		if err != nil {
+			return err
+		}
+		if f.head, err = readHead(rd, a.Tenant, string(it.Value)); err != nil {
+			return err
+		}
+		key := runKey(a.Tenant, f.head.ID)
+		if err := get(rd, approvalKey(key, id), &f.a); err != nil {
+			return err
+		}
+		return get(rd, callKey(key, &store.Call{Frame: f.a.Frame, Turn: f.a.Turn, Index: f.a.Index}), &f.c)
+	})
+	if errors.Is(err, store.ErrNotFound) || err == nil && !h.sees(ctx, a, f.head) {
+		return Approval{}, errNotFound("approval")
+	}
+	if err != nil {
+		return Approval{}, err
+	}
+	return h.approvalView(ctx, f.head, &f.a, &f.c)
+}
+
 // Approvals lists the tenant's queue: the pending approvals that the actor may see, oldest first.
 func (h *Host) Approvals(ctx context.Context, a Actor, state string, p Page) ([]Approval, string, error) {
 	if err := h.allow(ctx, a, "approval.list", policy.Resource{Kind: "approval", Tenant: a.Tenant}); err != nil {

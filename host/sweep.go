@@ -159,6 +159,12 @@ func (h *Host) forgetRun(ctx context.Context, k store.Key, tenant, id string) er
 		if head.Subject != "" {
 			c.Delete(ownKey(tenant, head.Subject).With(id))
 		}
+		if err := rd.Scan(store.Range{Prefix: runKey(tenant, id).With("apr")}, func(it store.Item) bool {
+			c.Delete(approvalsKey(tenant).With(it.Key.Last()))
+			return true
+		}); err != nil {
+			return err
+		}
 		return rd.Scan(store.Range{Prefix: runKey(tenant, id).With("pause")}, func(it store.Item) bool {
 			c.Delete(pausesKey(tenant).With(it.Key.Last()))
 			return true

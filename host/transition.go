@@ -234,6 +234,7 @@ func (s *step) suspend(stops []stopped, ttl time.Duration) {
 		p.Approvals = append(p.Approvals, a.ID)
 		r.approvals = append(r.approvals, a)
 		s.change.Put(approvalKey(r.key, a.ID), store.Encode(a))
+		s.change.Put(approvalsKey(r.Tenant).With(a.ID), []byte(r.ID))
 		for _, k := range s.pendKeys(a) {
 			s.change.Put(k, []byte(r.ID))
 		}

@@ -42,6 +42,11 @@ func listApprovals(s *Server, w http.ResponseWriter, r *request) error {
 	return answer(w, http.StatusOK, approvalList{listOf(as), next}, first(err, problem))
 }
 
+func getApproval(s *Server, w http.ResponseWriter, r *request) error {
+	a, err := s.host.GetApproval(r.Context(), r.actor, r.params["approval"])
+	return answer(w, http.StatusOK, a, err)
+}
+
 func audit(s *Server, w http.ResponseWriter, r *request) error {
 	rows, next, err := s.host.Audit(r.Context(), r.actor, func() (f host.AuditFilter, err error) {
 		q := r.query()

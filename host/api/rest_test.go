@@ -259,6 +259,7 @@ func TestInvariant10_EveryRouteByEverybody(t *testing.T) {
 		{"POST", "/v1/resume", "{resume}", []int{401, 200, 200, 403, 403, 403, 404, 404}},
 		{"GET", "/v1/runs/{run}/events", "", []int{401, 400, 400, 400, 404, 400, 404, 404}}, // with a bad cursor, so that it ends
 		{"GET", "/v1/approvals", "", all(200)},
+		{"GET", "/v1/approvals/{approval}", "", []int{401, 200, 200, 200, 404, 200, 404, 404}},
 		{"GET", "/v1/tools", "", all(200)},
 		{"POST", "/v1/tools/{tool}/call", `{"arguments":{}}`, []int{401, 200, 200, 200, 200, 200, 404, 404}},
 		{"GET", "/v1/agents", "", all(200)},
@@ -282,8 +283,9 @@ func TestInvariant10_EveryRouteByEverybody(t *testing.T) {
 			seq++
 			agent, key := fmt.Sprintf("a%d", seq), ""
 			path, body := tt.path, tt.body
-			if strings.Contains(path, "{run}") || strings.HasPrefix(body, "{resume}") {
+			if strings.Contains(path, "{run}") || strings.Contains(path, "{approval}") || strings.HasPrefix(body, "{resume}") {
 				run := r.paused("member")
+				path = strings.ReplaceAll(path, "{approval}", run.Pause.Approvals[0].ID)
 				path = strings.ReplaceAll(path, "{run}", run.ID)
 				b, _ := json.Marshal(decisions(run.Pause, "reject"))
 				body = strings.ReplaceAll(body, "{decisions}", string(b))

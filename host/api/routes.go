@@ -52,6 +52,7 @@ func routes() []route {
 		{method: "POST", path: "/v1/runs/{run}/approvals", serve: decide, summary: "Decide every pending approval of a run that you may decide", body: decisionsBody{}, needs: []string{"decisions"}, idem: true, answers: map[int]any{200: host.Run{}}, errors: []int{409, 410, 422, 503, 507}},
 		{method: "GET", path: "/v1/runs/{run}/events", serve: runEvents, summary: "The events of a run, as server-sent events", query: []string{"after"}, answers: map[int]any{200: nil}, errors: []int{410, 503}, stream: "text/event-stream"},
 		{method: "GET", path: "/v1/approvals", serve: listApprovals, summary: "The queue of approvals", query: append([]string{"state"}, pageQuery...), answers: map[int]any{200: approvalList{}}},
+		{method: "GET", path: "/v1/approvals/{approval}", serve: getApproval, summary: "One approval, whatever became of it", answers: map[int]any{200: host.Approval{}}},
 		{method: "POST", path: "/v1/resume", serve: resume, summary: "Answer a pause by its one-time token", body: resumeBody{}, needs: []string{"resume_token"}, idem: true, answers: map[int]any{200: host.Run{}}, errors: []int{409, 410, 422, 503, 507}},
 		{method: "GET", path: "/v1/tools", serve: listTools, summary: "The tools of this host", answers: map[int]any{200: toolList{}}},
 		{method: "POST", path: "/v1/tools/{tool}/call", serve: callTool, summary: "Call one tool, as a run of one call", body: host.DirectCall{}, needs: []string{"arguments"}, idem: true, answers: map[int]any{200: toolAnswer{}, 202: toolAnswer{}}, errors: []int{409, 422, 503, 507}},

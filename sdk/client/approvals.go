@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"time"
 )
 
@@ -86,6 +87,13 @@ func (c *Client) RunApprovals(ctx context.Context, run string) ([]Approval, erro
 	var out struct{ Approvals []Approval }
 	_, err := c.do(ctx, call{method: http.MethodGet, path: runPath(run, "/approvals")}, &out)
 	return out.Approvals, err
+}
+
+// Approval returns one approval, whatever became of it.
+func (c *Client) Approval(ctx context.Context, id string) (Approval, error) {
+	var a Approval
+	_, err := c.do(ctx, call{method: http.MethodGet, path: "/v1/approvals/" + url.PathEscape(id)}, &a)
+	return a, err
 }
 
 // Pending lists the queue: the pending approvals that the key may see, oldest first. next is "" on the last page.
