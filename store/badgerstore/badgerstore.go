@@ -124,6 +124,7 @@ func Open(dir string, opts Options) (*Store, error) {
 		return nil, fmt.Errorf("%w: %s has %d MiB left and needs %d to open: make room", store.ErrFull, dir, free>>20,
 			unflushed(dir)>>20)
 	}
+	dropEmptyLogs(dir)
 	db, err := badger.Open(badgerOptions(dir, opts))
 	switch {
 	case err != nil && strings.Contains(err.Error(), "Cannot acquire directory lock"): // Badger keeps no error to test for
