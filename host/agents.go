@@ -363,19 +363,29 @@ func (h *Host) DeleteAgent(ctx context.Context, a Actor, name string) error {
 	}
 }
 
-// Tools lists the installed tools by name.
-func (h *Host) Tools(ctx context.Context, a Actor) ([]Tool, error) {
+// Tools lists the installed tools by name. The cursor is the last name, in the opaque form of all cursors.
+func (h *Host) Tools(ctx context.Context, a Actor, p Page) (out []Tool, next string, err error) {
 	if err := h.allow(ctx, a, "tool.list", policy.Resource{Kind: "tool", Tenant: a.Tenant}); err != nil {
-		return nil, h.refused(ctx, a, "tool.list", "tenant", a.Tenant, err)
+		return nil, "", h.refused(ctx, a, "tool.list", "tenant", a.Tenant, err)
 	}
-	out := []Tool{}
+	after, err := p.after()
+	if err != nil {
+		return nil, "", err
+	}
+	out = []Tool{}
 	for _, t := range h.plugins.Tools() {
+		if t.Name <= after {
+			continue
+		}
+		if len(out) == p.limit() {
+			return out, pageCursor(out[len(out)-1].Name), nil
+		}
 		out = append(out, Tool{
 			Name: t.Name, Plugin: t.Plugin, Digest: t.Digest, Description: t.Description,
 			InputSchema: t.InputSchema, OutputSchema: t.OutputSchema, Effects: t.Effects,
 		})
 	}
-	return out, nil
+	return out, "", nil
 }
 
 // Evaluate asks policy about a call and runs nothing.

@@ -12,11 +12,13 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/google/uuid"
+
 	"github.com/pawlhost/pawl/policy"
 	"github.com/pawlhost/pawl/store"
 )
 
-// An API key on the wire is pawl_ID_SECRET. The store holds the SHA-256 of the secret, which is 256 random bits: no slow hash
+// An API key on the wire is pawl_UUID_SECRET, the UUID of its id in plain hex. The store holds the SHA-256 of the secret, which is 256 random bits: no slow hash
 // is needed against guessing.
 const keyPrefix = "pawl_"
 
@@ -29,8 +31,12 @@ func (h *Host) Authenticate(ctx context.Context, bearer string) (Actor, error) {
 	if !ok {
 		return Actor{}, refusal
 	}
-	id, secret, ok := strings.Cut(rest, "_")
-	if !ok || len(bearer) > 256 {
+	hexID, secret, ok := strings.Cut(rest, "_")
+	if !ok || len(hexID) != 32 || len(bearer) > 256 {
+		return Actor{}, refusal
+	}
+	u, err := uuid.Parse(hexID)
+	if err != nil {
 		return Actor{}, refusal
 	}
 	raw, err := tokenEncoding.DecodeString(secret)
@@ -38,7 +44,7 @@ func (h *Host) Authenticate(ctx context.Context, bearer string) (Actor, error) {
 		return Actor{}, refusal
 	}
 	var k store.APIKey
-	err = h.store.View(ctx, func(rd store.Reader) error { return get(rd, apiKeyKey(id), &k) })
+	err = h.store.View(ctx, func(rd store.Reader) error { return get(rd, apiKeyKey("key_"+u.String()), &k) })
 	if errors.Is(err, store.ErrNotFound) {
 		return Actor{}, refusal
 	}
@@ -153,7 +159,7 @@ func (h *Host) newKey(tenant, by string, req NewKey) (*store.Change, store.APIKe
 	}
 	sum := sha256.Sum256(secret)
 	k := store.APIKey{
-		ID: strings.ReplaceAll(strings.TrimPrefix(h.id("key"), "key_"), "-", ""), Tenant: tenant, Principal: req.Principal, Kind: req.Kind, Roles: req.Roles,
+		ID: h.id("key"), Tenant: tenant, Principal: req.Principal, Kind: req.Kind, Roles: req.Roles,
 		Hash: sum[:], CreatedAt: h.now(), CreatedBy: by,
 	}
 	c := &store.Change{}
@@ -161,7 +167,8 @@ func (h *Host) newKey(tenant, by string, req NewKey) (*store.Change, store.APIKe
 	c.Put(apiKeyKey(k.ID), store.Encode(k))
 	c.Put(tenantKeysKey(tenant).With(k.ID), nil)
 	c.Put(store.K("tenant", tenant), nil)
-	return c, k, keyPrefix + k.ID + "_" + base64.RawURLEncoding.EncodeToString(secret), nil
+	plain := strings.ReplaceAll(strings.TrimPrefix(k.ID, "key_"), "-", "")
+	return c, k, keyPrefix + plain + "_" + base64.RawURLEncoding.EncodeToString(secret), nil
 }
 
 func keyView(k store.APIKey) Key {

@@ -91,9 +91,11 @@ func (h *Host) render(ctx context.Context, tenant, id string) (rendered, error) 
 			return out, err
 		}
 	}
-	if r.State.Paused() {
+	if !r.AwaitingSince.IsZero() {
 		since := Time(r.AwaitingSince)
 		v.AwaitingSince = &since
+	}
+	if r.State.Paused() {
 		if v.Pause, err = h.pauseView(ctx, r); err != nil {
 			return out, err
 		}
@@ -210,17 +212,17 @@ func (h *Host) OpenPause(ctx context.Context, a Actor, id string) (*Pause, error
 // page walks an index: pick names the items to keep ("" skips one), at most the page's limit of them. The cursor is opaque, and
 // a page may be short although more follows: the work of one answer is bounded.
 func (h *Host) page(ctx context.Context, p Page, prefix store.Key, children bool, pick func(store.Reader, store.Item) (string, error)) (ids []string, next string, err error) {
-	limit := p.Limit
-	if limit <= 0 {
-		limit = 50
-	}
+	limit := p.limit()
 	rg := store.Range{Prefix: prefix, Children: children}
-	if p.Cursor != "" {
-		b, err := base64.RawURLEncoding.Strict().DecodeString(p.Cursor)
-		if err != nil || len(b) == 0 {
-			return nil, "", invalid("/cursor", "not a cursor of this list; use the next of an earlier answer")
+	after, err := p.after()
+	if err != nil {
+		return nil, "", err
+	}
+	if after != "" {
+		rg.After = prefix + store.Key(after)
+		if _, err := store.Key(after).Elems(); err != nil {
+			return nil, "", errCursor()
 		}
-		rg.After = prefix + store.Key(b)
 	}
 	err = h.store.View(ctx, func(rd store.Reader) error {
 		var perr error
@@ -244,7 +246,7 @@ func (h *Host) page(ctx context.Context, p Page, prefix store.Key, children bool
 			return true
 		})
 		if more {
-			next = base64.RawURLEncoding.EncodeToString([]byte(last[len(prefix):]))
+			next = pageCursor(string(last[len(prefix):]))
 		}
 		return errors.Join(err, perr)
 	})
@@ -252,6 +254,28 @@ func (h *Host) page(ctx context.Context, p Page, prefix store.Key, children bool
 }
 
 const maxPageReads = 2000
+
+func (p Page) limit() int {
+	if p.Limit <= 0 {
+		return 50
+	}
+	return p.Limit
+}
+
+// after is the place that the cursor names, "" for the beginning.
+func (p Page) after() (string, error) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(p.Cursor)
+	if err != nil || len(b) == 0 && p.Cursor != "" {
+		return "", errCursor()
+	}
+	return string(b), nil
+}
+
+func errCursor() *Error {
+	return invalid("/cursor", "not a cursor of this list; use the next of an earlier answer")
+}
+
+func pageCursor(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }
 
 // ListRuns lists the runs that the actor may see, oldest first, without tokens.
 func (h *Host) ListRuns(ctx context.Context, a Actor, f RunFilter, p Page) ([]Run, string, error) {

@@ -123,6 +123,7 @@ func (s *step) claim(boot string) {
 // begin starts a new turn with a gated batch.
 func (s *step) begin(calls []*store.Call, cursor json.RawMessage) {
 	r := s.r
+	r.AwaitingSince = time.Time{}
 	r.Turn++
 	r.Batch = len(calls)
 	r.Cursor = cursor
@@ -415,7 +416,7 @@ func (s *step) end(state store.RunState, output *store.Body, failure *store.Fail
 
 // await leaves the move to the client.
 func (s *step) await() {
-	s.r.State, s.r.Boot = store.RunAwaitingPlanner, ""
+	s.r.State, s.r.Boot, s.r.AwaitingSince = store.RunAwaitingPlanner, "", s.now
 }
 
 const maxErrorText = 1 << 10

@@ -177,6 +177,23 @@ func TestCallLinesAreFoundAsTheVectorsSay(t *testing.T) {
 	}
 }
 
+// TestInvariant11_AnswersThatNobodyReadsEndTheGuest asks for a large document again and again and never reads.
+func TestInvariant11_AnswersThatNobodyReadsEndTheGuest(t *testing.T) {
+	t.Parallel()
+	c := newCallLines("n")
+	c.s.request = []byte(`"` + strings.Repeat("x", 900_000) + `"`)
+	var ended any
+	for range 3 {
+		func() {
+			defer func() { ended = recover() }()
+			_, _ = c.Write([]byte("@pawl:n input {}\n"))
+		}()
+	}
+	if _, ok := ended.(limitError); !ok || c.in.Len() > maxUnread+1<<20 {
+		t.Errorf("%d bytes wait unread, the guest ended with %v", c.in.Len(), ended)
+	}
+}
+
 func newCallLines(nonce string) *callLines {
 	s := &Session{call: &Call{Tool: &Tool{plugin: &plugin{}}}, lim: Limits{}.withDefaults(), request: []byte("{}")}
 	return &callLines{ctx: context.Background(), s: s, in: &bytes.Buffer{}, out: &stdout{limit: 1 << 20}, prefix: []byte("@pawl:" + nonce)}

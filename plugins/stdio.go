@@ -126,6 +126,10 @@ func (o *stdout) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// maxUnread bounds the answers that a guest leaves in its standard input: nobody who asks and never reads may grow the host. A
+// guest that reads after each call never comes near.
+const maxUnread = 64 << 10
+
 // callLines finds the call lines of level 1: lines that begin with the prefix and this call's nonce. Everything else is
 // output, byte for byte.
 type callLines struct {
@@ -174,6 +178,9 @@ func (c *callLines) part(part []byte, ended bool) {
 	if !ours || len(rest) > 0 && rest[0] != ' ' {
 		c.flush()
 		return
+	}
+	if c.in.Len() > maxUnread {
+		panic(limitError(fmt.Sprintf("it has not read %d bytes of answers; read one line after each call", c.in.Len())))
 	}
 	answer := c.call(rest)
 	c.line = c.line[:0]

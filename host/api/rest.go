@@ -28,6 +28,7 @@ type (
 	}
 	toolList struct {
 		Tools []host.Tool `json:"tools"`
+		Next  string      `json:"next,omitempty"`
 	}
 	agentList struct {
 		Agents []host.Agent `json:"agents"`
@@ -292,8 +293,9 @@ func callTool(s *Server, w http.ResponseWriter, r *request) error {
 }
 
 func listTools(s *Server, w http.ResponseWriter, r *request) error {
-	tools, err := s.host.Tools(r.Context(), r.actor)
-	return answer(w, http.StatusOK, toolList{listOf(tools)}, err)
+	p, problem := page(r.query())
+	tools, next, err := s.host.Tools(r.Context(), r.actor, p)
+	return answer(w, http.StatusOK, toolList{listOf(tools), next}, first(err, problem))
 }
 
 func listAgents(s *Server, w http.ResponseWriter, r *request) error {

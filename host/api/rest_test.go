@@ -529,7 +529,7 @@ func TestAPanicIsA500WithoutItsText(t *testing.T) {
 	s := api.New(nil, api.Options{Log: slog.New(slog.NewTextHandler(log, nil))}) // a nil host panics where it is asked
 	rec := httptest.NewRecorder()
 	req, _ := http.NewRequest("GET", "/v1/runs", nil)
-	req.Header.Set("Authorization", "Bearer pawl_secret_AAAA")
+	req.Header.Set("Authorization", "Bearer pawl_00000000000000000000000000000000_AAAA")
 	s.ServeHTTP(rec, req)
 	if rec.Code != 500 || !strings.Contains(rec.Body.String(), `"code":"internal"`) || strings.Contains(rec.Body.String(), "nil pointer") {
 		t.Errorf("%d %s", rec.Code, rec.Body)

@@ -54,7 +54,7 @@ func routes() []route {
 		{method: "GET", path: "/v1/approvals", serve: listApprovals, summary: "The queue of approvals", query: append([]string{"state"}, pageQuery...), answers: map[int]any{200: approvalList{}}},
 		{method: "GET", path: "/v1/approvals/{approval}", serve: getApproval, summary: "One approval, whatever became of it", answers: map[int]any{200: host.Approval{}}},
 		{method: "POST", path: "/v1/resume", serve: resume, summary: "Answer a pause by its one-time token", body: resumeBody{}, needs: []string{"resume_token"}, idem: true, answers: map[int]any{200: host.Run{}}, errors: []int{409, 410, 422, 503, 507}},
-		{method: "GET", path: "/v1/tools", serve: listTools, summary: "The tools of this host", answers: map[int]any{200: toolList{}}},
+		{method: "GET", path: "/v1/tools", serve: listTools, summary: "The tools of this host, by name", query: pageQuery, answers: map[int]any{200: toolList{}}},
 		{method: "POST", path: "/v1/tools/{tool}/call", serve: callTool, summary: "Call one tool, as a run of one call", body: host.DirectCall{}, needs: []string{"arguments"}, idem: true, answers: map[int]any{200: toolAnswer{}, 202: toolAnswer{}}, errors: []int{409, 422, 503, 507}},
 		{method: "GET", path: "/v1/agents", serve: listAgents, summary: "List agents", query: pageQuery, answers: map[int]any{200: agentList{}}},
 		{method: "GET", path: "/v1/agents/{name}", serve: getAgent, summary: "One agent", answers: map[int]any{200: host.Agent{}}},
