@@ -31,8 +31,17 @@ func (s *Set) Call(ctx context.Context, c Call) *Result {
 		return &Result{Failure: &Failure{Code: CodeCancelled, Message: "the host is shutting down", Retryable: true}}
 	}
 	defer s.calls.Done()
-	start := time.Now()
 	p := c.Tool.plugin
+	if p.guest != nil {
+		// A guest may take its whole memory limit: how many there are is the host's to say, not a batch's.
+		select {
+		case s.slots <- struct{}{}:
+			defer func() { <-s.slots }()
+		case <-ctx.Done():
+			return &Result{Failure: &Failure{Code: CodeCancelled, Message: "the call was cancelled before it began", Retryable: true}}
+		}
+	}
+	start := time.Now()
 	ses := &Session{call: &c, lim: p.limits}
 	if p.guest != nil && p.guest.level == abi.LevelCalls {
 		ses.nonce = newNonce()

@@ -1,6 +1,7 @@
 package plugins
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/pawlhost/pawl/sdk/abi"
@@ -9,8 +10,9 @@ import (
 // Limits bound one plugin. In [Options] they are the operator's: the default of every plugin and its ceiling, since a
 // manifest can lower a limit and never raise it. A zero field means the default that [Limits.withDefaults] names.
 type Limits struct {
+	Guests        int           // that run at the same time, of all plugins; further calls wait for their turn
 	MemoryPages   uint32        // linear memory of one instance, in pages of 64 KiB
-	TableElements uint32        // elements of one table; a table without a maximum of its own is given this one
+	TableElements uint32        // elements of all tables of one instance together
 	WallTime      time.Duration // of one call, waiting for the host included
 	Output        int           // bytes of a result, and of all that a command writes to stdout
 	Calls         int           // operations of one call, in number (input, output, fail and log are free)
@@ -25,6 +27,7 @@ type Limits struct {
 
 func (l Limits) withDefaults() Limits {
 	return Limits{
+		Guests:        or(l.Guests, max(8, 2*runtime.GOMAXPROCS(0))),
 		MemoryPages:   or(l.MemoryPages, 1024), // 64 MiB
 		TableElements: or(l.TableElements, 1<<20),
 		WallTime:      or(l.WallTime, 10*time.Second),

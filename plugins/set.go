@@ -33,6 +33,7 @@ type Set struct {
 	log   *slog.Logger
 	cache string         // the compile cache's folder, "" for none
 	calls sync.WaitGroup // running calls, so that Close can wait
+	slots chan struct{}  // one for each guest that runs
 
 	mu      sync.RWMutex
 	closed  bool
@@ -51,6 +52,7 @@ type Skipped struct{ Plugin, Reason string }
 func Open(ctx context.Context, o Options) (*Set, error) {
 	s := &Set{opt: o, log: o.Log}
 	s.opt.Limits = o.Limits.withDefaults()
+	s.slots = make(chan struct{}, s.opt.Limits.Guests)
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -144,16 +146,17 @@ func stem(path string) string {
 
 // readFile reads at most limit bytes.
 func readFile(fsys fs.FS, path string, limit int) ([]byte, error) {
+	// Before it is opened: opening a pipe waits for its writer, for ever.
+	if st, err := fs.Stat(fsys, path); err != nil {
+		return nil, err
+	} else if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
 	f, err := fsys.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil {
-		return nil, err
-	} else if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
 	b, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
 	if err == nil && len(b) > limit {
 		err = fmt.Errorf("%s is longer than %d bytes", path, limit)

@@ -256,10 +256,16 @@ func (s *scanner) imports(r *reader) error {
 	return nil
 }
 
-// tables gives every table a maximum: table.grow heeds nothing else.
+// tables gives every table a maximum: table.grow heeds nothing else. The limit is for all tables of the module together; what
+// their least sizes leave of it is shared out.
 func (s *scanner) tables(r *reader) ([]byte, error) {
+	type table struct {
+		typ         byte
+		least, most uint32
+	}
 	n := r.count()
-	out := binary.AppendUvarint(nil, uint64(n))
+	var all []table
+	var sum uint64
 	for range n {
 		typ := r.byte()
 		if r.err == nil && typ != 0x70 && typ != 0x6f {
@@ -269,15 +275,20 @@ func (s *scanner) tables(r *reader) ([]byte, error) {
 		if r.err == nil && flags > 1 {
 			return nil, errors.New("a shared or 64-bit table")
 		}
-		if least > s.lim.TableElements {
-			return nil, fmt.Errorf("a table of %d elements; the limit is %d", least, s.lim.TableElements)
-		}
-		if flags == 0 || most > s.lim.TableElements {
+		if flags == 0 {
 			most = s.lim.TableElements
 		}
-		out = append(out, typ, 1)
-		out = binary.AppendUvarint(out, uint64(least))
-		out = binary.AppendUvarint(out, uint64(most))
+		all = append(all, table{typ, least, most})
+		if sum += uint64(least); sum > uint64(s.lim.TableElements) {
+			return nil, fmt.Errorf("tables of more than %d elements together; the limit is for all tables of a module", s.lim.TableElements)
+		}
+	}
+	out := binary.AppendUvarint(nil, uint64(n))
+	for _, t := range all {
+		share := t.least + (s.lim.TableElements-uint32(sum))/uint32(n)
+		out = append(out, t.typ, 1)
+		out = binary.AppendUvarint(out, uint64(t.least))
+		out = binary.AppendUvarint(out, uint64(min(t.most, share)))
 	}
 	return out, nil
 }

@@ -1,0 +1,107 @@
+package plugins
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The limit of table elements is for all tables of a module together.
+func TestInvariant11_ManyTablesShareOneLimit(t *testing.T) {
+	t.Parallel()
+	lim := Limits{TableElements: 1000}.withDefaults()
+	m, err := scan(assemble(section{4, []byte{3, 0x70, 0, 100, 0x70, 0, 0, 0x70, 1, 1, 5}}), lim)
+	// 899 elements are left by the least sizes 100, 0 and 1: a third of them for each, and no more than was declared.
+	want := []byte{3, 0x70, 1, 100, 0x8f, 3, 0x70, 1, 0, 0xab, 2, 0x70, 1, 1, 5}
+	if err != nil || !bytes.Equal(m.binary, assemble(section{4, want})) {
+		t.Errorf("%x %v", m.binary, err)
+	}
+	_, err = scan(assemble(section{4, []byte{2, 0x70, 0, 0xd8, 4, 0x70, 0, 0xd8, 4}}), lim) // 600 each
+	if err == nil || !strings.Contains(err.Error(), "together") {
+		t.Errorf("two tables of 600: %v", err)
+	}
+}
+
+// However many calls a batch has, no more guests than there are slots run at the same time; the others wait for their turn, and
+// a call that is cancelled while it waits never begins.
+func TestInvariant11_GuestsWaitForASlot(t *testing.T) {
+	t.Parallel()
+	s := openGuest(t, "core", manifestOf(2, coreTools, `"permissions":{"kv":"ro"}`), Limits{Guests: 2})
+	var running, most atomic.Int32
+	full, release := make(chan struct{}), make(chan struct{})
+	kv := KV{Get: func(context.Context, string) (KVItem, error) {
+		if n := running.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		defer running.Add(-1)
+		select {
+		case full <- struct{}{}:
+		case <-release:
+		}
+		<-release
+		return KVItem{}, nil
+	}}
+	get := func(ctx context.Context) *Result {
+		return s.Call(ctx, Call{Tool: tool(t, s, "op"), Arguments: json.RawMessage(`{"op":"kv.get","req":"{'key':'k'}"}`), KV: kv})
+	}
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if r := get(context.Background()); r.Failure != nil {
+				t.Errorf("%+v", r.Failure)
+			}
+		})
+	}
+	<-full
+	<-full
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if r := get(ctx); r.Failure == nil || r.Failure.Code != CodeCancelled {
+		t.Errorf("a cancelled call that waits: %+v", r)
+	}
+	close(release)
+	wg.Wait()
+	if n := most.Load(); n != 2 {
+		t.Errorf("%d guests ran at the same time, want 2", n)
+	}
+}
+
+// A pipe in the folder is skipped: opening it would wait for its writer for ever.
+func TestAPipeInTheFolderIsSkipped(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe.wasm"), 0o600); err != nil {
+		t.Skipf("needs a system with pipes in the file system: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "core.wasm"), guestBytes(t, "core"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "core.json"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	opened := make(chan *Set, 1)
+	go func() {
+		s, err := Open(context.Background(), Options{Dir: dir})
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- s
+	}()
+	select {
+	case s := <-opened:
+		defer s.Close(context.Background())
+		if sk := s.Skipped(); len(sk) != 2 || !strings.Contains(sk[0].Reason+sk[1].Reason, "not a regular file") {
+			t.Errorf("skipped: %v", sk)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the folder is never read")
+	}
+}
