@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"regexp"
 	"slices"
@@ -61,16 +62,21 @@ func (h *Host) Authenticate(ctx context.Context, bearer string) (Actor, error) {
 // CreateKey makes an API key; the answer is the only time its secret is shown. A repeat with the same Idempotency-Key is
 // answered without it.
 func (h *Host) CreateKey(ctx context.Context, a Actor, idem Idempotency, body Lazy[NewKey]) (Key, error) {
-	req, berr := body()
-	res := policy.Resource{Kind: "key", Tenant: a.Tenant, Roles: list(req.Roles), KindOfKey: req.Kind}
-	if err := h.allow(ctx, a, "key.create", res); err != nil {
+	// Whether the actor makes keys at all is asked first, then the body is read, then whether it may make this one.
+	least := policy.Resource{Kind: "key", Tenant: a.Tenant, Roles: []string{RoleMember}, KindOfKey: KindUser}
+	if err := h.allow(ctx, a, "key.create", least); err != nil {
 		return Key{}, h.refused(ctx, a, "key.create", "tenant", a.Tenant, err)
 	}
-	if berr != nil {
-		return Key{}, berr
+	req, err := body()
+	if err != nil {
+		return Key{}, err
 	}
 	if err := checkKey(req); err != nil {
 		return Key{}, err
+	}
+	res := policy.Resource{Kind: "key", Tenant: a.Tenant, Roles: req.Roles, KindOfKey: req.Kind}
+	if err := h.allow(ctx, a, "key.create", res); err != nil {
+		return Key{}, h.refused(ctx, a, "key.create", "tenant", a.Tenant, err)
 	}
 	for {
 		rec, version, err := h.idempotent(ctx, a, idem)
@@ -117,9 +123,9 @@ func checkKey(req NewKey) error {
 	if len(req.Roles) == 0 {
 		return invalid("/roles", "give at least one of owner, admin, member")
 	}
-	for _, role := range req.Roles {
+	for i, role := range req.Roles {
 		if !slices.Contains([]string{RoleOwner, RoleAdmin, RoleMember}, role) {
-			return invalid("/roles", "no role %q; the roles are owner, admin, member", clip(role, 64))
+			return invalid(fmt.Sprintf("/roles/%d", i), "no role %q; the roles are owner, admin, member", clip(role, 64))
 		}
 	}
 	return nil
