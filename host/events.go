@@ -279,10 +279,13 @@ func (c *eventCache) get(log store.Key, seq uint64, render func() (shown, error)
 		e.shown, e.err = render()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if e.err != nil && c.m[k] == e {
+		switch {
+		case c.m[k] != e: // it has gone already
+		case e.err != nil:
 			delete(c.m, k) // the next reader tries again
+		default:
+			c.bytes += len(e.shown.event.Data)
 		}
-		c.bytes += len(e.shown.event.Data)
 		for len(c.order) > 0 && (len(c.order) > eventCacheEntries || c.bytes > eventCacheBytes) {
 			old := c.order[0]
 			c.order = c.order[1:]
@@ -352,7 +355,7 @@ func (h *Host) hydrate(ctx context.Context, tenant string, rec eventRecord, m ma
 			}
 			id = p.Approvals[0]
 		}
-		at := callRef{}
+		var at callRef
 		if id != "" {
 			if err := get(rd, approvalKey(key, id), &ap); err != nil {
 				return err

@@ -17,7 +17,6 @@ type story struct {
 	t      *testing.T
 	h      *hosttest.Host
 	rnd    *rand.Rand
-	rules  string
 	run    host.Run
 	labels int
 	ran    []string          // of the hosts before the last restart
