@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -34,7 +37,10 @@ func (a *app) agentsCommand() *cobra.Command {
 		},
 	}
 	get := &cobra.Command{
-		Use: "get NAME", Aliases: []string{"show"}, Short: "Print an agent as JSON", Example: "  pawl agents get ops", Args: cobra.ExactArgs(1),
+		Use: "get NAME", Aliases: []string{"show"}, Short: "Print an agent's document, so that it can be changed and saved again",
+		Long: `Prints an agent's document to standard output, as "save" takes it, and its version to standard error. With --json both are one
+object, as the host answers.`,
+		Example: "  pawl agents get ops\n  pawl agents get ops >ops.json && vi ops.json && pawl agents save ops ops.json", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := a.remote()
 			if err != nil {
@@ -44,7 +50,10 @@ func (a *app) agentsCommand() *cobra.Command {
 			if err := r.call(c.Context(), http.MethodGet, agentPath(args[0]), nil, &raw); err != nil {
 				return err
 			}
-			return a.printRaw(raw)
+			if a.json {
+				return a.printRaw(raw)
+			}
+			return a.showAgent(raw)
 		},
 	}
 	save := &cobra.Command{
@@ -94,6 +103,29 @@ func (a *app) agentsCommand() *cobra.Command {
 	return c
 }
 
+// showAgent prints the document of an agent in lines that people can edit: JSON, since YAML's escapes are not those of visible.
+func (a *app) showAgent(raw json.RawMessage) error {
+	var head host.Agent
+	var doc map[string]json.RawMessage // all that the host knows, which may be more than this program
+	if err := errors.Join(json.Unmarshal(raw, &head), json.Unmarshal(raw, &doc)); err != nil {
+		return err
+	}
+	for _, name := range []string{"name", "version", "updated_at", "updated_by"} {
+		delete(doc, name)
+	}
+	text, err := marshal(doc)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, text, "", "  "); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stderr, "agent %s, version %d, saved by %s at %s\n", visible(head.Name), head.Version, visible(head.UpdatedBy), head.UpdatedAt)
+	_, err = fmt.Fprintln(a.stdout, visibleLines(b.String()))
+	return err
+}
+
 func agentPath(name string) string { return "/v1/agents/" + url.PathEscape(name) }
 
 // listAll prints all pages of a list: one JSON document a line, or a table.
@@ -102,7 +134,12 @@ func listAll[T any](a *app, c *cobra.Command, r *remote, path, member string, he
 }
 
 func listQuery[T any](a *app, c *cobra.Command, r *remote, path string, q url.Values, member string, heading []string, row func(T) []string) error {
-	var rows [][]string
+	return listLast(a, c, r, path, q, 0, member, heading, row)
+}
+
+// listLast prints the last n items of all pages, 0 for all: the wire lists from the oldest on, and people ask for the newest.
+func listLast[T any](a *app, c *cobra.Command, r *remote, path string, q url.Values, n int, member string, heading []string, row func(T) []string) error {
+	var kept []json.RawMessage
 	err := r.pages(c.Context(), path, q, func(raw json.RawMessage) error {
 		var page map[string]json.RawMessage
 		var items []json.RawMessage
@@ -112,23 +149,39 @@ func listQuery[T any](a *app, c *cobra.Command, r *remote, path string, q url.Va
 		if err := json.Unmarshal(page[member], &items); err != nil {
 			return err
 		}
-		for _, one := range items {
-			if a.json {
+		if a.json && n == 0 { // a long list goes out as it comes
+			for _, one := range items {
 				if err := a.printRaw(one); err != nil {
 					return err
 				}
-				continue
 			}
-			var v T
-			if err := json.Unmarshal(one, &v); err != nil {
-				return err
-			}
-			rows = append(rows, row(v))
+			return nil
+		}
+		kept = append(kept, items...)
+		if n > 0 && len(kept) > n {
+			kept = slices.Clone(kept[len(kept)-n:])
 		}
 		return nil
 	})
-	if err != nil || a.json {
+	if err != nil {
 		return err
+	}
+	var rows [][]string
+	for _, one := range kept {
+		if a.json {
+			if err := a.printRaw(one); err != nil {
+				return err
+			}
+			continue
+		}
+		var v T
+		if err := json.Unmarshal(one, &v); err != nil {
+			return err
+		}
+		rows = append(rows, row(v))
+	}
+	if a.json {
+		return nil
 	}
 	if len(rows) == 0 {
 		_, err := fmt.Fprintf(a.stdout, "no %s\n", member)

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -43,11 +45,11 @@ the run (all get the same answer), name them all, or use "decide" to give each i
 }
 
 func (a *app) approvalsList() *cobra.Command {
-	state := "pending"
 	c := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List what waits for a decision, oldest first",
+		Long:    "Lists what waits for a decision, oldest first. What was decided is at its run: pawl approvals show RUN.",
 		Example: "  pawl approvals list\n  pawl approvals list --json | jq -r .id",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -55,14 +57,13 @@ func (a *app) approvalsList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return listQuery(a, c, r, "/v1/approvals", url.Values{"state": {state}, "limit": {"200"}}, "approvals",
-				[]string{"APPROVAL", "RUN", "AGENT", "ASKED BY", "TOOL", "ARGUMENTS", "EXPIRES"}, func(p host.Approval) []string {
-					return []string{p.ID, p.RunID, p.Agent, p.CreatedBy, p.Tool, compact(p.Arguments), p.ExpiresAt.String()}
+			return listQuery(a, c, r, "/v1/approvals", url.Values{"state": {"pending"}, "limit": {"200"}}, "approvals",
+				[]string{"APPROVAL", "AGENT", "ASKED BY", "TOOL", "ARGUMENTS", "EXPIRES"}, func(p host.Approval) []string {
+					return []string{p.ID, p.Agent, p.CreatedBy, p.Tool, clip(compact(p.Arguments), 40), within(time.Until(time.Time(p.ExpiresAt)))}
 				})
 		},
 	}
 	a.clientFlags(c.Flags())
-	c.Flags().StringVar(&state, "state", state, "state of the approvals")
 	return c
 }
 
@@ -138,9 +139,12 @@ func (a *app) answerCommand(kind, short, example string) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			// Of a run the open ones are meant; an approval that was named and is closed is a conflict, whoever closed it.
 			var answers []host.Decision
+			var closed []string
 			for _, p := range found {
-				if p.State != store.ApprovalPending && strings.HasPrefix(args[0], "run_") {
+				if p.State != store.ApprovalPending {
+					closed = append(closed, "\n  "+closing(p))
 					continue
 				}
 				d := d
@@ -153,21 +157,25 @@ func (a *app) answerCommand(kind, short, example string) *cobra.Command {
 			if kind == "edit" && len(answers) > 1 {
 				return usagef("the run has %d open approvals, and new arguments fit one call: use pawl approvals decide", len(answers))
 			}
-			if len(answers) == 0 {
-				return &exitError{exitConflict, fmt.Errorf("run %s waits for no decision", visible(args[0]))}
+			if byRun := strings.HasPrefix(args[0], "run_"); len(answers) == 0 || !byRun && len(closed) > 0 {
+				text := "nothing was changed:"
+				if byRun {
+					text = "run " + visible(args[0]) + " waits for no decision:"
+				}
+				return &exitError{exitConflict, errors.New(text + strings.Join(closed, ""))}
 			}
 			return a.decide(c.Context(), r, found[0].RunID, answers)
 		},
 	}
 	f := c.Flags()
 	a.clientFlags(f)
-	f.StringVar(&message, "message", "", "a message for the agent and the audit's readers")
-	f.StringVar(&digest, "digest", "", "refuse unless the arguments still have this digest (from show); by default those read just now")
+	f.StringVar(&message, "message", "", "a `TEXT` for the agent and the audit's readers")
+	f.StringVar(&digest, "digest", "", "refuse unless the arguments still have this `DIGEST` (from show); by default those read just now")
 	switch kind {
 	case "edit":
-		f.StringVar(&arguments, "arguments", "", "the new arguments, JSON or @FILE")
+		f.StringVar(&arguments, "arguments", "", "the new arguments, `JSON` or @FILE")
 	case "respond":
-		f.StringVar(&value, "value", "", "the result, JSON or @FILE")
+		f.StringVar(&value, "value", "", "the result, `JSON` or @FILE")
 	}
 	return c
 }
@@ -203,10 +211,10 @@ colon, or the request's "decisions" list as JSON in a file (which can also edit)
 			var answers []host.Decision
 			for _, arg := range args[1:] {
 				id, answer, ok := strings.Cut(arg, "=")
-				if !ok {
-					return usagef("%q is not APPROVAL=KIND", arg)
-				}
 				kind, message, _ := strings.Cut(answer, ":")
+				if !ok || !slices.Contains([]string{"approve", "reject", "respond"}, kind) {
+					return usagef("%q is not APPROVAL=approve, =reject or =respond, with an optional :MESSAGE", arg)
+				}
 				answers = append(answers, host.Decision{ApprovalID: id, Kind: kind, Message: message, ArgsDigest: digests[id]})
 			}
 			return a.decide(c.Context(), r, args[0], answers)
@@ -253,6 +261,9 @@ func (a *app) decide(ctx context.Context, r *remote, run string, answers any) er
 		}
 	}
 	fmt.Fprintf(a.stdout, "decided; run %s is %s\n", visible(after.ID), visible(string(after.State)))
+	if !after.State.Ended() {
+		fmt.Fprintf(a.stdout, "what comes of it: pawl run --attach %s\n", visible(after.ID))
+	}
 	return nil
 }
 
@@ -271,52 +282,25 @@ func (r *remote) approvals(ctx context.Context, args []string) ([]host.Approval,
 		}
 		return all.Approvals, nil
 	}
-	// The queue holds what is pending; a list of the other states finds what is decided, to say so.
-	found := map[string]host.Approval{}
-	for _, state := range []string{"pending", "decided", "expired", "cancelled", "superseded"} {
-		err := r.pages(ctx, "/v1/approvals", url.Values{"state": {state}, "limit": {"200"}}, func(raw json.RawMessage) error {
-			var page struct{ Approvals []host.Approval }
-			if err := json.Unmarshal(raw, &page); err != nil {
-				return err
-			}
-			for _, p := range page.Approvals {
-				for _, id := range args {
-					if p.ID == id {
-						found[id] = p
-					}
-				}
-			}
-			if len(found) == len(args) {
-				return errFound
-			}
-			return nil
-		})
-		if errors.Is(err, errFound) {
-			break
-		}
-		if p, ok := errors.AsType[*problem](err); ok && state != "pending" && p.Status == http.StatusBadRequest {
-			break // this host lists only what is pending
-		}
-		if err != nil {
+	list := make([]host.Approval, len(args))
+	for i, id := range args {
+		if err := r.call(ctx, http.MethodGet, "/v1/approvals/"+url.PathEscape(id), nil, &list[i]); err != nil {
 			return nil, err
 		}
-	}
-	list := make([]host.Approval, 0, len(args))
-	for _, id := range args {
-		p, ok := found[id]
-		if !ok {
-			return nil, &exitError{exitNotFound, fmt.Errorf(
-				"no approval %s that you may see waits: pawl approvals list shows what does, pawl approvals show RUN what a run had", visible(id))}
+		if list[i].RunID != list[0].RunID {
+			return nil, usagef("%s and %s belong to different runs: decide one run at a time", visible(args[0]), visible(id))
 		}
-		if len(list) > 0 && p.RunID != list[0].RunID {
-			return nil, usagef("%s and %s belong to different runs: decide one run at a time", list[0].ID, id)
-		}
-		list = append(list, p)
 	}
 	return list, nil
 }
 
-var errFound = errors.New("found")
+// closing tells on one line what became of an approval that is not pending.
+func closing(p host.Approval) string {
+	if p.Decision == nil {
+		return visible(p.ID) + " is " + visible(string(p.State)) + ", nobody decided it"
+	}
+	return visible(p.ID) + " is already decided: " + decided(p.Decision)
+}
 
 // compact returns JSON on one line, as text.
 func compact(raw json.RawMessage) string {

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,13 +32,13 @@ func (a *app) auditCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return listQuery(a, c, r, "/v1/audit", q, "rows", []string{"SEQ", "TIME", "ACTOR", "ACTION", "TARGET", "OUTCOME", "REASON"}, auditCells)
+			return listQuery(a, c, r, "/v1/audit", q, "rows", []string{"SEQ", "TIME", "ACTOR", "ACTION", "TARGET", "OUTCOME", "DETAIL"}, auditCells)
 		},
 	}
 	a.clientFlags(c.Flags())
 	for name, help := range map[string]string{
-		"action": "only this action, such as approval.decide", "actor": "only this principal", "target": "only this target id",
-		"from": "from this time (RFC 3339)", "to": "up to this time", "after": "only rows after this one (as given by next)",
+		"action": "only this `ACTION`, such as approval.decide", "actor": "only this `PRINCIPAL`", "target": "only this target `ID`",
+		"from": "from this `TIME` (RFC 3339)", "to": "up to this `TIME`", "after": "only rows after the one with this `SEQ`",
 	} {
 		filter[name] = c.Flags().String(name, "", help)
 	}
@@ -46,5 +50,20 @@ func auditCells(row host.AuditRow) []string {
 	if row.ActorID != nil {
 		actor = *row.ActorID
 	}
-	return []string{strconv.FormatUint(row.Seq, 10), row.Time.String(), actor, row.Action, row.TargetKind + " " + row.TargetID, row.Outcome, row.Reason}
+	var detail []string
+	if row.Reason != "" {
+		detail = append(detail, row.Reason)
+	}
+	for _, name := range slices.Sorted(maps.Keys(row.Detail)) {
+		switch name {
+		case "decided_by", "call_id", "run_id": // the actor once more, and ids, which are in --json
+		default:
+			detail = append(detail, fmt.Sprintf("%s=%v", name, row.Detail[name]))
+		}
+	}
+	target := row.TargetID
+	if prefix, _, ok := strings.Cut(target, "_"); !ok || !slices.Contains([]string{"run", "call", "apr", "pause", "key"}, prefix) {
+		target = row.TargetKind + " " + target // an id says by itself what it is of
+	}
+	return []string{strconv.FormatUint(row.Seq, 10), row.Time.String(), actor, row.Action, target, row.Outcome, strings.Join(detail, " ")}
 }

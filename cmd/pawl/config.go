@@ -60,30 +60,30 @@ var hostSettings = []string{
 // hostFlags adds the host's settings to a command.
 func (c *config) hostFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.dev, "dev", false, "development: loopback only, two tenants with ready keys, no rate limits")
-	f.StringVar(&c.data, "data", "", "folder of the database (made if missing)")
-	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "address to listen on")
-	f.StringVar(&c.rules, "rules", "", "folder of Rego rules (package pawl.rules…)")
-	f.StringVar(&c.plugins, "plugins", "", "folder of plugins (*.wasm)")
-	f.StringVar(&c.file, "config", "", "configuration file (YAML or JSON)")
-	f.StringSliceVar(&c.origins, "allow-origin", nil, "further browser origin that may open WebSockets (repeatable)")
+	f.StringVar(&c.data, "data", "", "`FOLDER` of the database (made if missing)")
+	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`ADDRESS` to listen on")
+	f.StringVar(&c.rules, "rules", "", "`FOLDER` of Rego rules (package pawl.rules…)")
+	f.StringVar(&c.plugins, "plugins", "", "`FOLDER` of plugins (*.wasm)")
+	f.StringVar(&c.file, "config", "", "configuration `FILE` (YAML or JSON)")
+	f.StringSliceVar(&c.origins, "allow-origin", nil, "further browser `ORIGIN` that may open WebSockets (repeatable)")
 	f.BoolVar(&c.metrics, "metrics-open", false, "serve /metrics without a key")
-	f.IntVar(&c.workers, "workers", 0, "runs driven at the same time (0: twice the CPUs, at least 8)")
-	f.DurationVar(&c.ttl, "approval-ttl", 24*time.Hour, "how long an approval waits")
-	f.DurationVar(&c.sweep, "approval-sweep-interval", 30*time.Second, "how often expired approvals are looked for")
-	f.DurationVar(&c.retention, "retention", 30*24*time.Hour, "how long an ended run is kept")
+	f.IntVar(&c.workers, "workers", 0, "how many (`N`) runs are driven at the same time (0: twice the CPUs, at least 8)")
+	f.DurationVar(&c.ttl, "approval-ttl", 24*time.Hour, "how long an approval waits, as a `TIME` such as 8h")
+	f.DurationVar(&c.sweep, "approval-sweep-interval", 30*time.Second, "how often expired approvals are looked for (`TIME`)")
+	f.DurationVar(&c.retention, "retention", 30*24*time.Hour, "how long an ended run is kept (`TIME`)")
 	c.reserve, c.reserveLow = 512<<20, 64<<20
-	f.Var(&c.reserve, "store-reserve", "free space below which new runs are refused")
+	f.Var(&c.reserve, "store-reserve", "free `BYTES` below which new runs are refused")
 	c.memory = 640 << 20 // what badgerstore measured for a million paused runs
-	f.Var(&c.memory, "memory-limit", "memory that the garbage collector tries to stay below (GOMEMLIMIT wins)")
-	f.Var(&c.reserveLow, "store-reserve-low", "free space below which decisions are refused too")
+	f.Var(&c.memory, "memory-limit", "`BYTES` of memory that the garbage collector tries to stay below (GOMEMLIMIT wins)")
+	f.Var(&c.reserveLow, "store-reserve-low", "free `BYTES` below which decisions are refused too")
 	f.StringVar(&c.cpuProfile, "cpu-profile", "", "write a CPU profile of the whole run to this file")
 	_ = f.MarkHidden("cpu-profile") // it is there; for those who measure
-	f.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&c.logLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
 }
 
 // clientFlags adds where the host is.
 func (c *config) clientFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.url, "url", "http://127.0.0.1:8080", "the host (also PAWL_URL)")
+	f.StringVar(&c.url, "url", "http://127.0.0.1:8080", "the `URL` of the host (also PAWL_URL)")
 }
 
 // load fills the settings of a command that the command line did not give. It runs before every command.

@@ -65,8 +65,8 @@ on the database itself, of a host that is stopped.`,
 			return err
 		},
 	}
-	create.Flags().StringSliceVar(&roles, "role", []string{host.RoleMember}, "role: owner, admin or member (repeatable)")
-	create.Flags().StringVar(&kind, "kind", host.KindUser, "user, or service (which never decides)")
+	create.Flags().StringSliceVar(&roles, "role", []string{host.RoleMember}, "`ROLE`: owner, admin or member (repeatable)")
+	create.Flags().StringVar(&kind, "kind", host.KindUser, "`KIND`: user, or service (which never decides)")
 
 	row := func(k host.Key) []string {
 		revoked := ""
@@ -119,8 +119,8 @@ on the database itself, of a host that is stopped.`,
 	}
 	for _, sub := range []*cobra.Command{create, list, revoke} {
 		a.clientFlags(sub.Flags())
-		sub.Flags().StringVar(&a.data, "data", "", "work on this data folder of a stopped host instead of over the wire")
-		sub.Flags().StringVar(&tenant, "tenant", "", "the tenant, with --data")
+		sub.Flags().StringVar(&a.data, "data", "", "work on this data `FOLDER` of a stopped host instead of over the wire")
+		sub.Flags().StringVar(&tenant, "tenant", "", "the `TENANT`, with --data")
 		c.AddCommand(sub)
 	}
 	return c

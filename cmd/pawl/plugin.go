@@ -87,9 +87,10 @@ checks and limits. Policies and approvals are the host's, so none stop a call he
 			}))
 		},
 	}
-	call.Flags().StringVar(&arguments, "arguments", "{}", "the arguments, JSON or @FILE")
-	call.Flags().StringVar(&toolContext, "tool-context", "", "the caller's context, a JSON object or @FILE")
-	call.Flags().StringToStringVar(&config, "set-config", nil, "what the tool reads with the operation config: KEY=VALUE (repeatable)")
+	call.Flags().StringVar(&arguments, "arguments", "{}", "the arguments, `JSON` or @FILE")
+	call.Flags().StringVar(&toolContext, "tool-context", "", "the caller's context, a `JSON` object or @FILE")
+	call.Flags().StringToStringVar(&config, "set-config", nil, "what the tool reads with the operation config: `KEY=VALUE` (repeatable)")
+	call.Flags().Lookup("set-config").DefValue = "" // not "[]"
 	c.AddCommand(inspect, call)
 	return c
 }

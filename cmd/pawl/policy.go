@@ -77,13 +77,13 @@ Exit codes: 0 the call would run, 6 it would stop for a decision, 4 it would be 
 	}
 	f := eval.Flags()
 	a.clientFlags(f)
-	f.StringVar(&o.agent, "agent", "", "ask the host about this agent")
-	f.StringVar(&a.rules, "rules", "", "folder of Rego rules to evaluate here")
-	f.StringVar(&o.agentFile, "agent-file", "", "an agent (JSON or YAML) whose interrupt_on counts here")
-	f.StringVar(&o.call, "call", "", "the call: {tool, arguments}, JSON or @FILE")
-	f.StringVar(&o.input, "input", "", "the whole input document, JSON or @FILE")
-	f.StringVar(&o.principal, "principal", "", "who would make the run: {id, kind, roles}, JSON or @FILE")
-	f.StringVar(&o.toolContext, "tool-context", "", "the caller's context, a JSON object or @FILE")
+	f.StringVar(&o.agent, "agent", "", "ask the host about this `AGENT`")
+	f.StringVar(&a.rules, "rules", "", "`FOLDER` of Rego rules to evaluate here")
+	f.StringVar(&o.agentFile, "agent-file", "", "a `FILE` with an agent (JSON or YAML) whose interrupt_on counts here")
+	f.StringVar(&o.call, "call", "", "the call: {tool, arguments}, `JSON` or @FILE")
+	f.StringVar(&o.input, "input", "", "the whole input document, `JSON` or @FILE")
+	f.StringVar(&o.principal, "principal", "", "who would make the run: {id, kind, roles}, `JSON` or @FILE")
+	f.StringVar(&o.toolContext, "tool-context", "", "the caller's context, a `JSON` object or @FILE")
 	c.AddCommand(eval)
 	return c
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/sdk/client"
@@ -34,20 +37,21 @@ func newRemote(base, key string) *remote { return &remote{client.New(base, key)}
 // problem is a refusal of the host, with all that a person needs to go on.
 type problem struct{ *client.Problem }
 
+// Error says first what a person has to know, then the words that a search or a script finds.
 func (p *problem) Error() string {
 	var b strings.Builder
-	b.WriteString(visible(p.Code))
-	if p.Detail != "" {
-		b.WriteString(": " + visible(p.Detail))
-	} else if p.Title != "" {
-		b.WriteString(": " + visible(p.Title))
+	b.WriteString(visible(cmp.Or(p.Detail, p.Title, http.StatusText(p.Status))))
+	if p.Code == string(host.CodeNotFound) && strings.HasPrefix(p.Detail, "no such ") {
+		b.WriteString(", or not one that you may see")
 	}
 	if p.Pointer != "" {
 		b.WriteString(" (at " + visible(p.Pointer) + ")")
 	}
-	for _, r := range p.Reasons {
-		b.WriteString("\n  because " + visible(r))
+	b.WriteString(" [" + visible(p.Code))
+	if len(p.Reasons) > 0 {
+		b.WriteString(": " + visible(strings.Join(p.Reasons, ", ")))
 	}
+	b.WriteString("]")
 	for _, id := range p.Outstanding {
 		b.WriteString("\n  also decide " + visible(id))
 	}
@@ -55,6 +59,23 @@ func (p *problem) Error() string {
 		fmt.Fprintf(&b, "\n  %s: %s by %s at %s", visible(d.ApprovalID), visible(d.Kind), visible(d.DecidedBy), host.Time(d.DecidedAt))
 	}
 	return b.String()
+}
+
+// asTyped names the offending member of the request as the flag of c that it came from, if it came from one.
+func (p *problem) asTyped(c *cobra.Command) {
+	member := strings.TrimPrefix(p.Pointer, "/")
+	if rest, ok := strings.CutPrefix(member, "decisions/"); ok { // the flags of a decision hold for each one
+		_, member, _ = strings.Cut(rest, "/")
+	}
+	name, rest, _ := strings.Cut(member, "/")
+	flag := c.Flags().Lookup(strings.ReplaceAll(name, "_", "-"))
+	if name == "" || flag == nil || !flag.Changed {
+		return
+	}
+	p.Pointer = "--" + flag.Name
+	if rest != "" {
+		p.Pointer += ", /" + rest
+	}
 }
 
 // exit gives the exit code of an answer.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -50,6 +51,14 @@ type app struct {
 	json   bool
 }
 
+// pflag writes --json[=true|false]; nobody else does.
+func init() {
+	const noise = "[=true|false]"
+	cobra.AddTemplateFunc("plainFlags", func(usages string) string {
+		return strings.ReplaceAll(usages, noise, strings.Repeat(" ", len(noise)))
+	})
+}
+
 // run is the whole program. It returns when the command is done or, after ctx is cancelled, has cleaned up.
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{config: config{env: env}, stdin: stdin, stdout: stdout, stderr: stderr}
@@ -58,9 +67,12 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	c, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
+	}
+	if p, ok := errors.AsType[*problem](err); ok {
+		p.asTyped(c)
 	}
 	// A quiet error has said what it had to say on the way: exit 6 after the list of what waits.
 	if text := err.Error(); text != "" {
@@ -78,22 +90,21 @@ record, not a waiting process; a person lifts the pawl over HTTP, WebSocket or t
 
 New here? "pawl demo" tells the story in your terminal.
 
-Commands other than serve, demo, plugin and version talk to a running host: PAWL_URL says where it is
-(default http://127.0.0.1:8080), PAWL_KEY who you are.
+Commands that work on a running host have --url: it, or PAWL_URL, says where the host is (default
+http://127.0.0.1:8080), and PAWL_KEY who you are.
 ` + exitHelp,
-		Args:              cobra.NoArgs,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
-		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return a.load(c) },
 	}
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, for programs")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef("%w: see %s --help", err, c.CommandPath()) })
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages |", "FlagUsages | plainFlags |"))
 	root.AddGroup(&cobra.Group{ID: "host", Title: "The host:"}, &cobra.Group{ID: "work", Title: "Runs and decisions:"},
 		&cobra.Group{ID: "look", Title: "Tools, policies and people:"})
 	root.AddCommand(
 		in("host", a.demoCommand()), in("host", a.serveCommand()),
-		in("work", a.runCommand()), in("work", a.approvalsCommand()), in("work", a.auditCommand()),
+		in("work", a.runCommand()), in("work", a.runsCommand()), in("work", a.approvalsCommand()), in("work", a.auditCommand()),
 		in("look", a.agentsCommand()), in("look", a.toolsCommand()), in("look", a.pluginCommand()),
 		in("look", a.policyCommand()), in("look", a.keysCommand()),
 		a.versionCommand(),
@@ -117,7 +128,12 @@ func markUsage(c *cobra.Command) {
 		// Without this an unknown subcommand of a group prints help and succeeds.
 		c.RunE = func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("unknown command %q for %q: see %s --help", args[0], c.CommandPath(), c.CommandPath())
+				hint := "see " + c.CommandPath() + " --help"
+				c.SuggestionsMinimumDistance = 2
+				if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+					hint = "did you mean " + c.CommandPath() + " " + strings.Join(near, ", ") + "? " + hint
+				}
+				return usagef("unknown command %q for %q: %s", args[0], c.CommandPath(), hint)
 			}
 			return c.Help()
 		}

@@ -82,12 +82,12 @@ A value that begins with @ is read from that file (JSON or YAML), @- from standa
 	}
 	f := c.Flags()
 	a.clientFlags(f)
-	f.StringVar(&o.input, "input", "", "the run's input, JSON")
-	f.StringVar(&o.calls, "calls", "", "proposed calls, a JSON list of {tool, arguments}")
-	f.StringVar(&o.toolContext, "tool-context", "", "context for the tools, a JSON object")
-	f.StringVar(&o.plannerState, "planner-state", "", "state of your planner, JSON, kept with the run")
-	f.StringVar(&o.session, "session", "", "session id")
-	f.StringVar(&o.attach, "attach", "", "follow this run instead of starting one")
+	f.StringVar(&o.input, "input", "", "the run's input, `JSON` or @FILE")
+	f.StringVar(&o.calls, "calls", "", "proposed calls, a `JSON` list of {tool, arguments}, or @FILE")
+	f.StringVar(&o.toolContext, "tool-context", "", "context for the tools, a `JSON` object or @FILE")
+	f.StringVar(&o.plannerState, "planner-state", "", "state of your planner, `JSON` or @FILE, kept with the run")
+	f.StringVar(&o.session, "session", "", "session `ID`")
+	f.StringVar(&o.attach, "attach", "", "follow this `RUN` instead of starting one")
 	f.BoolVar(&o.wait, "wait", false, "stay while the run waits for a decision")
 	f.BoolVar(&o.detach, "detach", false, "print the run's id and return")
 	return c

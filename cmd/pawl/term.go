@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sort"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -52,7 +53,8 @@ func marshal(v any) (json.RawMessage, error) {
 	return bytes.TrimRight(b.Bytes(), "\n"), nil
 }
 
-// table prints rows under a heading, in columns. The cells are made visible here.
+// table prints rows under a heading, in columns. The cells are made visible here, and shortened: a table is for finding, not for
+// deciding.
 func (a *app) table(heading []string, rows [][]string) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, strings.Join(heading, "\t"))
@@ -61,11 +63,34 @@ func (a *app) table(heading []string, rows [][]string) error {
 			if i > 0 {
 				fmt.Fprint(w, "\t")
 			}
-			fmt.Fprint(w, cut(cell, 80))
+			fmt.Fprint(w, visible(clip(cell, 80)))
 		}
 		fmt.Fprintln(w)
 	}
 	return w.Flush()
+}
+
+// clip shortens s to max characters for a table.
+func clip(s string, max int) string {
+	if utf8.RuneCountInString(s) <= max {
+		return s
+	}
+	return firstRunes(s, max-1) + "…"
+}
+
+// within says how far away a time is, in one unit.
+func within(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return "now"
+	case d < time.Minute:
+		return fmt.Sprintf("in %ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("in %dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("in %dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("in %dd", int(d.Hours()/24))
 }
 
 // visibleLines makes text visible that has lines on purpose: our own messages, which quote what is foreign in them.
@@ -104,7 +129,7 @@ func showApproval(w io.Writer, p host.Approval, full bool) {
 		line("answer", "must match "+visibleJSON(string(p.Schema)))
 	}
 	if d := p.Decision; d != nil {
-		text := fmt.Sprintf("%s by %s at %s", visible(d.Kind), visible(d.DecidedBy), d.DecidedAt)
+		text := decided(d)
 		if d.Changed {
 			text += ", with changed arguments"
 		}
@@ -114,8 +139,14 @@ func showApproval(w io.Writer, p host.Approval, full bool) {
 		line("decided", text)
 		return
 	}
-	line("allowed", visible(strings.Join(p.Allowed, ", ")))
+	if p.State == store.ApprovalPending {
+		line("allowed", visible(strings.Join(p.Allowed, ", ")))
+	}
 	line("expires", p.ExpiresAt.String())
+}
+
+func decided(d *host.Decided) string {
+	return visible(d.Kind) + " by " + visible(d.DecidedBy) + " at " + d.DecidedAt.String()
 }
 
 func limit(full bool) int {
@@ -198,26 +229,28 @@ func howToDecide(w io.Writer, p host.Approval) {
 func showEvent(w io.Writer, e event) {
 	text := ""
 	switch e.Type {
+	case "run.started", "run.resumed":
+	case "run.created":
+		text = fmt.Sprintf("agent %s, version %d, by %s", visible(e.Agent), e.AgentVersion, visible(e.CreatedBy))
 	case "run.paused":
 		text = "waits: " + visible(e.Reason)
 	case "run.finished":
-		text = visible(e.State)
-		if e.Error != nil {
-			text += ": " + failure(e.Error)
-		} else if len(e.Output) > 0 {
-			text += ": " + showJSON(e.Output, 200)
-		}
+		text = visible(e.State) + ended(e.Output, e.Error)
 	case "call.started":
-		text = visible(e.Tool)
-	case "call.finished":
 		text = visible(e.ToolCallID) + " " + visible(e.Tool)
-		if e.Error != nil {
-			text += ": " + failure(e.Error)
-		} else if len(e.Result) > 0 {
-			text += ": " + showJSON(e.Result, 200)
+	case "call.finished":
+		text = visible(e.ToolCallID) + " " + visible(e.Tool) + ended(e.Result, e.Error)
+	case "call.log":
+		text = visible(e.ToolCallID) + " " + visible(e.Level) + ": " + showJSON(e.Message, 300)
+	case "call.progress":
+		text = visible(e.ToolCallID) + " " + showJSON(e.Progress, 300)
+	case "message":
+		var m host.Message
+		if json.Unmarshal(e.Message, &m) != nil {
+			text = showJSON(e.Message, 300)
+			break
 		}
-	case "call.log", "call.progress", "message":
-		text = showJSON(e.raw, 300)
+		text = message(m, 300)
 	case "approval.requested":
 		if e.Approval != nil {
 			text = visible(e.Approval.ID) + " " + visible(e.Approval.Tool) + " " + showJSON(e.Approval.Arguments, 200)
@@ -227,32 +260,91 @@ func showEvent(w io.Writer, e event) {
 		if e.Decision != nil {
 			text += " " + visible(e.Decision.Kind) + " by " + visible(e.Decision.DecidedBy)
 		}
+	case "approval.expiring":
+		text = visible(e.ApprovalID) + " expires at " + e.ExpiresAt.String()
+	case "approval.expired":
+		text = visible(e.ApprovalID) + " expired before anybody decided"
+	default: // of a newer host
+		text = showJSON(e.raw, 300)
 	}
 	when := ""
 	if t := time.Time(e.Time); !t.IsZero() {
 		when = t.UTC().Format("15:04:05.000")
 	}
-	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%5d  %s  %-18s %s", e.Seq, when, visible(e.Type), text), " "))
+	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%5s  %s  %-18s %s", number(e.Seq), when, visible(e.Type), text), " "))
+}
+
+// number is a sequence number; what is not stored has none.
+func number(n uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// ended is how a run or a call ended, if it did, after the name of what ended.
+func ended(result json.RawMessage, f *store.Failure) string {
+	switch {
+	case f != nil:
+		return ": " + failure(f)
+	case len(result) > 0:
+		return ": " + showJSON(result, 200)
+	}
+	return ""
+}
+
+// message is a message of a run's trajectory on one line, at most max characters of each part.
+func message(m host.Message, max int) string {
+	text := visible(m.Role)
+	if m.ToolCallID != "" {
+		text += " " + visible(m.ToolCallID)
+	}
+	if len(m.Content) > 0 {
+		text += ": " + showJSON(m.Content, max)
+	}
+	for i, c := range m.ToolCalls {
+		text += []string{": ", "; "}[min(i, 1)] + visible(c.ToolCallID) + " " + visible(c.Tool) + " " + showJSON(c.Arguments, max)
+	}
+	if m.Error != nil {
+		text += ": " + failure(m.Error)
+	} else if len(m.Result) > 0 {
+		text += ": " + showJSON(m.Result, max)
+	}
+	if d := m.Decision; d != nil {
+		text += "  (" + visible(d.Kind) + " by " + visible(d.DecidedBy)
+		if len(d.Edited) > 0 {
+			text += ", arguments " + showJSON(d.Edited, max)
+		}
+		text += ")"
+	}
+	return text
 }
 
 func failure(f *store.Failure) string { return visible(f.Code) + " (" + cut(f.Message, 300) + ")" }
 
 // event is an event as this program reads it; raw is the whole of it.
 type event struct {
-	Seq        uint64          `json:"seq"`
-	Type       string          `json:"type"`
-	Time       host.Time       `json:"time"`
-	RunID      string          `json:"run_id"`
-	Reason     string          `json:"reason"`
-	State      string          `json:"state"`
-	Tool       string          `json:"tool"`
-	CallID     string          `json:"call_id"`
-	ToolCallID string          `json:"tool_call_id"`
-	Output     json.RawMessage `json:"output"`
-	Result     json.RawMessage `json:"result"`
-	Error      *store.Failure  `json:"error"`
-	ApprovalID string          `json:"approval_id"`
-	Approval   *host.Approval  `json:"approval"`
-	Decision   *host.Decided   `json:"decision"`
-	raw        json.RawMessage
+	Seq          uint64          `json:"seq"`
+	Type         string          `json:"type"`
+	Time         host.Time       `json:"time"`
+	RunID        string          `json:"run_id"`
+	Agent        string          `json:"agent"`
+	AgentVersion uint64          `json:"agent_version"`
+	CreatedBy    string          `json:"created_by"`
+	Reason       string          `json:"reason"`
+	State        string          `json:"state"`
+	Tool         string          `json:"tool"`
+	CallID       string          `json:"call_id"`
+	ToolCallID   string          `json:"tool_call_id"`
+	Level        string          `json:"level"`
+	Message      json.RawMessage `json:"message"` // of a log line a text, of a message the message
+	Progress     json.RawMessage `json:"progress"`
+	Output       json.RawMessage `json:"output"`
+	Result       json.RawMessage `json:"result"`
+	Error        *store.Failure  `json:"error"`
+	ApprovalID   string          `json:"approval_id"`
+	Approval     *host.Approval  `json:"approval"`
+	Decision     *host.Decided   `json:"decision"`
+	ExpiresAt    host.Time       `json:"expires_at"`
+	raw          json.RawMessage
 }

@@ -73,9 +73,9 @@ func (a *app) toolsCommand() *cobra.Command {
 		},
 	}
 	f := call.Flags()
-	f.StringVar(&agent, "agent", "", `the agent to call it under (default: the agent "default")`)
-	f.StringVar(&arguments, "arguments", "{}", "the arguments, JSON or @FILE")
-	f.StringVar(&toolContext, "tool-context", "", "context for the tool, a JSON object or @FILE")
+	f.StringVar(&agent, "agent", "", "the `AGENT` to call it under (default: the one that is named default)")
+	f.StringVar(&arguments, "arguments", "{}", "the arguments, `JSON` or @FILE")
+	f.StringVar(&toolContext, "tool-context", "", "context for the tool, a `JSON` object or @FILE")
 	for _, sub := range []*cobra.Command{list, call} {
 		a.clientFlags(sub.Flags())
 		c.AddCommand(sub)
