@@ -60,7 +60,9 @@ func (e *Engine) Authz(ctx context.Context, in *AuthzInput) Verdict {
 
 func (e *Engine) ask(ctx context.Context, in *AuthzInput) Verdict {
 	doc := in.document()
-	v, fail := e.run(func(cancel topdown.Cancel) (ast.Value, *failure) { return e.evaluate(ctx, &e.authz, doc, cancel) })
+	v, fail := e.asking.run(func(cancel topdown.Cancel) (ast.Value, *failure) {
+		return e.asking.evaluate(ctx, &e.authz, doc, cancel)
+	})
 	if fail != nil {
 		return Verdict{Code: fail.code, Reasons: []string{fail.code}, Detail: fail.detail}
 	}

@@ -37,6 +37,8 @@ const DefaultDeadline = time.Second
 // Engine holds the compiled modules. It is safe for concurrent use and has nothing to close.
 type Engine struct {
 	evaluator
+	// asking evaluates authorization, apart from the gate: a rule of the gate that hangs must not keep anybody from deciding.
+	asking      evaluator
 	gate, authz rego.PreparedEvalQuery
 	defaults    *Interrupts
 	revision    string
@@ -56,7 +58,7 @@ func New(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{revision: revision(modules), evaluator: newEvaluator(o.Deadline)}
+	e := &Engine{revision: revision(modules), evaluator: newEvaluator(o.Deadline), asking: newEvaluator(o.Deadline)}
 	if e.gate, err = prepare(ctx, compiler, "data.pawl.gate.decision"); err != nil {
 		return nil, err
 	}
@@ -80,7 +82,7 @@ func (e *Engine) Revision() string { return e.revision }
 
 // Abandoned counts the evaluations that went on after their deadline, since the start. A number that grows means that a
 // rule calls a builtin on something too large.
-func (e *Engine) Abandoned() int64 { return e.total.Load() }
+func (e *Engine) Abandoned() int64 { return e.total.Load() + e.asking.total.Load() }
 
 func newCompiler() *ast.Compiler {
 	return ast.NewCompiler().WithCapabilities(capabilities()).WithBuiltins(builtinDecls())

@@ -138,6 +138,12 @@ func TestTooManyAbandonedEvaluationsRefuse(t *testing.T) {
 	if d := e.Gate(t.Context(), nil, input("read_file", `{}`)); d.Effect != Deny || d.Code != CodeTimeout {
 		t.Errorf("%+v", d)
 	}
+	// Rules of the gate that hang keep nobody from deciding.
+	if v := e.Authz(t.Context(), &AuthzInput{
+		Act: "approval.decide", Principal: Principal{Tenant: "t", ID: "a", Kind: "user", Roles: []string{"admin"}}, Resource: Resource{Kind: "approval", Tenant: "t"},
+	}); !v.Allow {
+		t.Errorf("authorization meanwhile: %+v", v)
+	}
 	e.abandoned.Store(0)
 	if d := e.Gate(t.Context(), nil, input("read_file", `{}`)); d.Effect != Allow {
 		t.Errorf("%+v", d)

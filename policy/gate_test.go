@@ -452,3 +452,25 @@ deny contains sprintf("%v", [time.clock([time.parse_rfc3339_ns(input.time), "Eur
 		t.Errorf("%+v", d)
 	}
 }
+
+// The worst pattern that can be saved, on texts around the bound: a decision in time below it, a stop above it.
+func TestInvariant5_ATextTooLongForAPatternStops(t *testing.T) {
+	t.Parallel()
+	e, err := New(t.Context(), Options{Deadline: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	on, err := e.Compile(json.RawMessage(`{"echo":{"when":{"q":{"regex":"(x?){0,75}y"}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size, want := range map[int]Effect{10: Allow, maxPatternText: Allow, maxPatternText + 1: Pause, 1 << 20: Pause} {
+		d := e.Gate(t.Context(), on, input("echo", `{"q":"`+strings.Repeat("x", size)+`"}`))
+		if d.Effect != want || d.Code != "" {
+			t.Errorf("%d bytes: %+v, want %s", size, d, want)
+		}
+		if all, _, _ := e.Fires(t.Context(), on, input("echo", `{"q":"`+strings.Repeat("x", size)+`"}`), []string{"interrupt_on/echo"}); all {
+			t.Errorf("%d bytes: an edit would be in scope", size)
+		}
+	}
+}

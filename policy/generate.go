@@ -11,7 +11,7 @@ import (
 )
 
 // generatorVersion is part of the revision. Raise it when the generated rules change their meaning.
-const generatorVersion = 1
+const generatorVersion = 2
 
 // Compile turns an agent's interrupt_on into rules, with the built-in defaults. nil or null means the defaults only. The error
 // is an *InvalidError. Equal texts are compiled once, as long as they are remembered.
@@ -147,7 +147,7 @@ func (m matcher) rego() (typed, no string) {
 		for _, pattern := range m.args {
 			no += fmt.Sprintf("\tnot regex.match(%s, x)\n", pattern)
 		}
-		return isText, no
+		return isText + fmt.Sprintf("\tpawl.byte_size(x) <= %d\n", maxPatternText), no
 	case "under":
 		return isText, fmt.Sprintf("\tnot pawl.path.under(x, %s)\n", args)
 	case "min":

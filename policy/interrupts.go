@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,7 +87,27 @@ func defaultEntry(tool string) entry {
 const (
 	maxInterruptOn = 64 << 10 // bytes
 	maxParts       = 1000     // tools, fields and matchers together
+
+	// A pattern cannot be interrupted, and takes at worst as many steps as its program is long for each byte of its text. So
+	// both are bounded: a text above maxPatternText cannot be evaluated (it stops), and what all patterns of a
+	// configuration take on one text stays well below the deadline.
+	maxPattern     = 400      // instructions of one
+	maxSteps       = 2000     // instructions of all
+	maxPatternText = 32 << 10 // bytes
 )
+
+// patternSize is the length of a pattern's program, 0 for one that does not compile.
+func patternSize(pattern string) int {
+	re, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return 0
+	}
+	prog, err := syntax.Compile(re.Simplify())
+	if err != nil {
+		return 0
+	}
+	return len(prog.Inst)
+}
 
 // parseInterruptOn reads interrupt_on and merges the defaults. nil, empty and null are an empty configuration.
 func parseInterruptOn(raw json.RawMessage) (entries []entry, removed []string, err error) {
@@ -131,13 +152,26 @@ func parseInterruptOn(raw json.RawMessage) (entries []entry, removed []string, e
 		}
 		entries = append(entries, *e)
 	}
-	parts := len(entries)
+	parts, patterns := len(entries), 0
 	for _, e := range entries {
 		for _, a := range e.when {
 			for _, f := range a {
 				parts += 1 + len(f.matchers)
+				for _, m := range f.matchers {
+					if m.kind != "regex" {
+						continue
+					}
+					for _, arg := range m.args {
+						var s string
+						_ = json.Unmarshal(arg, &s) // it was a text above
+						patterns += patternSize(s)
+					}
+				}
 			}
 		}
+	}
+	if patterns > maxSteps {
+		return nil, nil, &InvalidError{"", fmt.Sprintf("its patterns take %d steps for each character, at most %d: use prefix, suffix or in, or write the rules in Rego", patterns, maxSteps)}
 	}
 	if parts > maxParts {
 		return nil, nil, &InvalidError{"", fmt.Sprintf("more than %d tools, fields and matchers: write such rules in Rego, in the rules folder", maxParts)}
@@ -363,6 +397,9 @@ func parseMatcher(at, kind string, raw json.RawMessage) (matcher, error) {
 		case "regex":
 			if _, err := regexp.Compile(s); err != nil {
 				return m, &InvalidError{at, err.Error() + " (RE2 syntax)"}
+			}
+			if n := patternSize(s); n > maxPattern {
+				return m, &InvalidError{at, fmt.Sprintf("this pattern takes %d steps for each character, at most %d: repeat less, or write the rule in Rego", n, maxPattern)}
 			}
 		case "under":
 			dir := s

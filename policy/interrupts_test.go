@@ -76,6 +76,8 @@ func TestCompileRefusesWithAPointer(t *testing.T) {
 		{`{"a":{"when":{"x":{"suffix":["a",1]}}}}`, "/a/when/x/suffix/1", "text"},
 		{`{"a":{"when":{"x":{"regex":"("}}}}`, "/a/when/x/regex", "missing closing )"},
 		{`{"a":{"when":{"x":{"regex":["a","a(?!b)"]}}}}`, "/a/when/x/regex/1", "RE2"},
+		{`{"a":{"when":{"x":{"regex":"(x{0,1000}){0,1}(x{0,1000}y)z"}}}}`, "/a/when/x/regex", "steps"},
+		{`{"a":{"when":{"x":{"regex":["` + strings.Repeat(`[a-z]{90}","`, 30) + `z"]}}}}`, "", "patterns"},
 		{`{"a":{"when":{"x":{"under":"memories"}}}}`, "/a/when/x/under", `"/memories"`},
 		{`{"a":{"when":{"x":{"under":["/a","/a/../b"]}}}}`, "/a/when/x/under/1", `"/b"`},
 		{`{"a":{"when":{"x":{"under":"/a//"}}}}`, "/a/when/x/under", `"/a"`},
