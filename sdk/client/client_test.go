@@ -61,6 +61,31 @@ func TestARepeatCarriesTheSameIdempotencyKey(t *testing.T) {
 	}
 }
 
+// An id is one piece of a path, whatever is in it: a client that is given "../keys" asks for nothing else.
+func TestIdsStayOnePieceOfThePath(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for want, ask := range map[string]func(*client.Client) error{
+		"GET /v1/approvals/..%2Fkeys":    func(c *client.Client) error { _, err := c.Approval(ctx, "../keys"); return err },
+		"GET /v1/runs/a%2Fb":             func(c *client.Client) error { _, err := c.Run(ctx, "a/b"); return err },
+		"GET /v1/runs/a%3Fb/approvals":   func(c *client.Client) error { _, err := c.RunApprovals(ctx, "a?b"); return err },
+		"POST /v1/runs/a%23b/cancel":     func(c *client.Client) error { _, err := c.Cancel(ctx, "a#b"); return err },
+		"GET /v1/runs/%252F/trajectory":  func(c *client.Client) error { _, err := c.Trajectory(ctx, "%2F"); return err },
+		"GET /v1/agents/a%20b":           func(c *client.Client) error { _, err := c.Agent(ctx, "a b"); return err },
+		"POST /v1/tools/files%2Fls/call": func(c *client.Client) error { _, err := c.CallTool(ctx, "", "files/ls", nil); return err },
+	} {
+		c, _ := server(t, func(w http.ResponseWriter, r *http.Request) {
+			if got := r.Method + " " + r.RequestURI; got != want {
+				t.Errorf("asked %s, want %s", got, want)
+			}
+			fmt.Fprint(w, "{}")
+		})
+		if err := ask(c); err != nil {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
 func TestRefusalsAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	c, keys := server(t, refuse(409, "already_decided"))

@@ -186,7 +186,7 @@ func (c *Client) Finish(ctx context.Context, id string, turn int, output any) (r
 
 // Cancel ends a run. A run that has ended stays as it is.
 func (c *Client) Cancel(ctx context.Context, id string) (r Run, err error) {
-	_, err = c.do(ctx, call{method: http.MethodPost, path: runPath(id, "/cancel")}, &r)
+	_, err = c.do(ctx, call{method: http.MethodPost, path: runPath(id, "/cancel"), once: true}, &r)
 	return r, err
 }
 
