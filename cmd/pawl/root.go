@@ -20,14 +20,14 @@ const (
 	exitNotFound = 3 // no such run, approval, agent, key or tool (or it is not yours to see)
 	exitRefused  = 4 // no valid key, or policy refuses
 	exitConflict = 5 // somebody was first, something changed, or it is too late
-	exitWaiting  = 6 // the run waits for a decision
+	exitWaiting  = 6 // the run waits for a decision, or for its planner
 	exitAway     = 7 // the host cannot be reached, or asks to come back later
 )
 
 const exitHelp = `
 Exit codes: 0 done, 1 failed (also: the run ended failed or cancelled), 2 usage, 3 not found, 4 refused (no valid key, or
-policy), 5 conflict (already decided, changed, expired), 6 the run waits for a decision, 7 the host is not reachable or
-asks to come back later.`
+policy), 5 conflict (already decided, changed, expired), 6 the run waits for a decision (or for its planner), 7 the host
+is not reachable or asks to come back later.`
 
 // exitError carries an exit code up to run. An error without one is exitFailed.
 type exitError struct {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,7 +30,7 @@ func (a *app) runCommand() *cobra.Command {
 		Use:   "run AGENT",
 		Short: "Start a run of an agent and follow it",
 		Long: `Starts a run and prints its events. When the run stops for a decision it tells what waits and how to decide, and ends with
-exit code 6; with --wait it stays until the run has ended.
+exit code 6, as it does when the run's planner is somewhere else and has to move; with --wait it stays until the run has ended.
 
 A value that begins with @ is read from that file (JSON or YAML), @- from standard input.`,
 		Example: `  pawl run ops
@@ -88,7 +89,7 @@ A value that begins with @ is read from that file (JSON or YAML), @- from standa
 	f.StringVar(&o.plannerState, "planner-state", "", "state of your planner, `JSON` or @FILE, kept with the run")
 	f.StringVar(&o.session, "session", "", "session `ID`")
 	f.StringVar(&o.attach, "attach", "", "follow this `RUN` instead of starting one")
-	f.BoolVar(&o.wait, "wait", false, "stay while the run waits for a decision")
+	f.BoolVar(&o.wait, "wait", false, "stay while the run waits, until it has ended")
 	f.BoolVar(&o.detach, "detach", false, "print the run's id and return")
 	return c
 }
@@ -96,7 +97,11 @@ A value that begins with @ is read from that file (JSON or YAML), @- from standa
 // errWaiting ends a command whose run waits; what waits has been printed.
 var errWaiting = &exitError{exitWaiting, errors.New("")}
 
-// follow prints the events of a run until it has ended or, without wait, until nothing happens before somebody decides.
+// quiet is how long nothing has to happen before a run is asked whether it waits for its planner.
+const quiet = 500 * time.Millisecond
+
+// follow prints the events of a run until it has ended or, without wait, until nothing happens before somebody decides or the
+// run's own planner, which is somewhere else, proposes.
 func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error {
 	if !a.json {
 		fmt.Fprintf(a.stdout, "run %s\n", visible(id))
@@ -104,8 +109,21 @@ func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error
 	if wait {
 		r.Retries = 20 // about forty seconds: a host that restarts meanwhile is part of the story
 	}
-	// A pause that is in the log may be over long since, so after each one the run itself is asked.
-	err := r.events(ctx, id, func(e event) error {
+	// That a run waits for its planner is not an event: after a moment without one, the run itself is asked.
+	var planner atomic.Pointer[host.Run]
+	stream, stop := context.WithCancel(ctx)
+	defer stop()
+	idle := time.AfterFunc(quiet, func() {
+		var run host.Run
+		if !wait && r.call(stream, http.MethodGet, runPath(id), nil, &run) == nil && run.State == store.RunAwaitingPlanner {
+			planner.Store(&run)
+			stop()
+		}
+	})
+	defer idle.Stop()
+	// A pause that is in the log may be over long since, so after each one the run is asked, too.
+	err := r.events(stream, id, func(e event) error {
+		idle.Reset(quiet)
 		if a.json {
 			if err := a.printRaw(e.raw); err != nil {
 				return err
@@ -131,6 +149,13 @@ func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error
 		}
 		return errWaiting
 	})
+	if run := planner.Load(); run != nil {
+		if !a.json {
+			fmt.Fprintf(a.stdout, "\nthe run waits for turn %d of its planner (POST %s/calls or /finish)\n\nto end it: pawl runs cancel %s\n",
+				run.Turn+1, runPath(visible(id)), visible(id))
+		}
+		return errWaiting
+	}
 	if err != nil {
 		return err
 	}
@@ -139,7 +164,10 @@ func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error
 		return err
 	}
 	if run.State != store.RunSucceeded {
-		text := "the run " + string(run.State)
+		text := "the run failed"
+		if run.State == store.RunCancelled {
+			text = "the run was cancelled"
+		}
 		if run.Error != nil {
 			text += ": " + run.Error.Code + ": " + run.Error.Message
 		}
