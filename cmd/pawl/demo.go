@@ -106,6 +106,7 @@ What to try next
   PAWL_KEY=… pawl agents save ops agent.yaml   an agent of your own
   PAWL_KEY=… pawl run ops                      start it and watch
   PAWL_KEY=… pawl approvals list               what waits, on another terminal
+In a checkout "go build ./cmd/pawl" makes ./pawl, and docs/tour.md has an agent to begin with.
 `)
 	return nil
 }
