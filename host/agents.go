@@ -240,9 +240,13 @@ func (h *Host) Agents(ctx context.Context, a Actor, p Page) ([]Agent, string, er
 		return nil, "", err
 	}
 	out := []Agent{}
-	for _, n := range names {
+	size := 0
+	for i, n := range names {
 		if v, err := h.agentView(ctx, a.Tenant, n); err == nil {
 			out = append(out, v)
+			if size += len(v.Planner) + len(v.InterruptOn) + len(v.System); size > maxPageBytes && i < len(names)-1 {
+				return out, pageCursor(string(store.K(n))), nil
+			}
 		} else if !isCode(err, CodeNotFound) {
 			return nil, "", err
 		}

@@ -55,11 +55,8 @@ func (h *Host) CreateRun(ctx context.Context, a Actor, idem Idempotency, body La
 // startRun makes the run and takes it to its first stop, its end, or the queue.
 func (h *Host) startRun(ctx context.Context, a Actor, idem Idempotency, agent *agentVersion, planner string, req NewRun, status int) (Run, error) {
 	for {
-		_, version, err := h.idempotent(ctx, a, idem)
-		if err != nil {
-			return Run{}, err
-		}
-		if stored, ok, err := h.replay(ctx, a, idem); err != nil || ok {
+		stored, repeat, err := h.replay(ctx, a, idem)
+		if err != nil || repeat {
 			return stored.run, err
 		}
 		if err := h.space(h.reserve); err != nil {
@@ -69,10 +66,7 @@ func (h *Host) startRun(ctx context.Context, a Actor, idem Idempotency, agent *a
 		if err != nil {
 			return Run{}, err
 		}
-		if idem.Key != "" {
-			s.change.Require(idemKey(a, idem), version)
-		}
-		h.remember(&s.change, a, idem, status, r.ID)
+		h.remember(&s.change, a, idem, stored.version, status, r.ID)
 		if len(req.Calls) > 0 {
 			ready, err := h.propose(ctx, s, req.Calls, nil)
 			if err != nil {
@@ -203,9 +197,7 @@ func (h *Host) CallTool(ctx context.Context, a Actor, tool string, idem Idempote
 	}
 	out := ToolOutcome{Run: v}
 	if idem.Key != "" && !v.State.Ended() {
-		var c store.Change
-		h.remember(&c, a, idem, 202, v.ID)
-		if _, err := h.write(context.WithoutCancel(ctx), &c); err != nil {
+		if err := h.rememberWaiting(context.WithoutCancel(ctx), a, idem, v.ID); err != nil {
 			return ToolOutcome{}, err
 		}
 	}
@@ -216,6 +208,20 @@ func (h *Host) CallTool(ctx context.Context, a Actor, tool string, idem Idempote
 		}
 	}
 	return out, nil
+}
+
+// rememberWaiting notes that a direct call was answered before it ended, so that a repeat gets the same status.
+func (h *Host) rememberWaiting(ctx context.Context, a Actor, idem Idempotency, runID string) error {
+	_, version, err := h.idempotent(ctx, a, idem)
+	if err != nil {
+		return err
+	}
+	var c store.Change
+	h.remember(&c, a, idem, version, 202, runID)
+	if _, err := h.write(ctx, &c); !errors.Is(err, store.ErrConflict) {
+		return err
+	}
+	return nil // a twin of this request has noted the same
 }
 
 // Propose takes a turn of an external planner. The same batch again is answered with the run as it is.
@@ -317,7 +323,8 @@ func (h *Host) driveExternal(ctx context.Context, a Actor, id string, idem Idemp
 		if err != nil {
 			return Run{}, err
 		}
-		if stored, ok, err := h.replay(ctx, a, idem); err != nil || ok {
+		stored, repeat, err := h.replay(ctx, a, idem)
+		if err != nil || repeat {
 			return stored.run, err
 		}
 		s := h.step(r)
@@ -326,7 +333,7 @@ func (h *Host) driveExternal(ctx context.Context, a Actor, id string, idem Idemp
 		} else if err != nil {
 			return Run{}, err
 		}
-		h.remember(&s.change, a, idem, 200, r.ID)
+		h.remember(&s.change, a, idem, stored.version, 200, r.ID)
 		if err := h.commit(ctx, s); errors.Is(err, store.ErrConflict) {
 			continue
 		} else if err != nil {

@@ -84,7 +84,7 @@ func TestEvents_TheirOrderForTypicalRuns(t *testing.T) {
 		pay  = `{"calls":[{"tool_call_id":"a","tool":"transfer","arguments":{"amount":1}},{"tool_call_id":"b","tool":"echo","arguments":{}}]}`
 		ask  = `{"calls":[{"tool_call_id":"a","tool":"ask","arguments":{"reason":"await_input","payload":{}}},{"tool_call_id":"b","tool":"echo","arguments":{}}]}`
 		bad  = `{"calls":[{"tool":"echo","arguments":{}},{"tool":"none"}]}`
-		stop = "run.created approval.requested run.paused"
+		stop = "run.created run.started approval.requested run.paused"
 		run  = "call.started call.finished"
 		end  = "message run.finished"
 	)
@@ -96,7 +96,7 @@ func TestEvents_TheirOrderForTypicalRuns(t *testing.T) {
 		{"no stop", `[{"calls":[{"tool":"echo","arguments":{}}]},{"final":1}]`, nil, "run.created run.started " + run + " " + end},
 		{"only a final", `[{"final":1}]`, nil, "run.created " + end},
 		{"no final", `[{"calls":[{"tool":"echo"}]}]`, nil, "run.created run.started " + run + " run.finished"},
-		{"an error at the gate", `[` + bad + `,{"final":1}]`, nil, "run.created call.finished run.started " + run + " " + end},
+		{"an error at the gate", `[` + bad + `,{"final":1}]`, nil, "run.created run.started call.finished " + run + " " + end},
 		{"a gate stop, approved", `[` + pay + `,{"final":1}]`, decideAs("approve"), stop + " approval.decided run.resumed " + run + " " + run + " " + end},
 		{"a gate stop, rejected", `[` + pay + `,{"final":1}]`, decideAs("reject"), stop + " approval.decided run.resumed call.finished " + run + " " + end},
 		{"a gate stop, cancelled", `[` + pay + `,{"final":1}]`, func(h *hosttest.Host, r host.Run) error {

@@ -451,6 +451,9 @@ func (h *Host) record(ctx context.Context, s *step, c *store.Call, res *plugins.
 	case len(res.Writes) > 0 && c.Effects == effectsRead:
 		s.fail(c, codeToolError, "the tool is declared effects: read and wrote to its key-value space; declare it effects: write")
 		return nil
+	case r.Bytes+int64(len(res.Output)) > maxRunBytes:
+		s.fail(c, codeLimit, tooManyBytes)
+		return nil
 	case res.Pause != nil && r.asked()+len(res.Pause.Payload) > maxQuestions:
 		s.fail(c, codeLimit, fmt.Sprintf("the questions of the batch are together larger than %d bytes; put large things elsewhere and name them", maxQuestions))
 		return nil

@@ -17,26 +17,24 @@ func idemKey(a Actor, i Idempotency) store.Key {
 
 // replayed is what a repeated request is answered with.
 type replayed struct {
-	run    Run
-	target string
+	run Run
+	// version is what a new record builds on.
+	version uint64
 }
 
 // replay looks for an earlier request with the same Idempotency-Key: its run, rendered afresh. Another body under the same key
 // is CodeIdempotency.
 func (h *Host) replay(ctx context.Context, a Actor, i Idempotency) (replayed, bool, error) {
-	rec, _, err := h.idempotent(ctx, a, i)
+	rec, version, err := h.idempotent(ctx, a, i)
 	if err != nil || rec == nil {
-		return replayed{}, false, err
-	}
-	if rec.RunID == "" {
-		return replayed{target: rec.Target}, true, nil
+		return replayed{version: version}, false, err
 	}
 	run, err := h.load(ctx, a.Tenant, rec.RunID)
 	if err != nil {
 		return replayed{}, false, runError(err)
 	}
 	v, err := h.view(ctx, a, run)
-	return replayed{run: v, target: rec.Target}, true, err
+	return replayed{run: v, version: version}, true, err
 }
 
 // idempotent reads the record of a key, nil when there is none that still counts, and the version to build on.
@@ -57,7 +55,7 @@ func (h *Host) idempotent(ctx context.Context, a Actor, i Idempotency) (rec *sto
 		return store.Decode(it.Value, rec)
 	})
 	if err != nil || rec == nil {
-		return nil, 0, err
+		return nil, version, err
 	}
 	if !h.now().Before(rec.At.Add(idempotencyTTL)) {
 		return nil, version, nil
@@ -68,13 +66,14 @@ func (h *Host) idempotent(ctx context.Context, a Actor, i Idempotency) (rec *sto
 	return rec, version, nil
 }
 
-// remember adds what is kept of an answered request to the change that answers it. It replaces an outlived record blindly: a
-// record that still counts was found by replay, and a racing twin of this request loses by the run's version.
-func (h *Host) remember(c *store.Change, a Actor, i Idempotency, status int, runID string) {
+// remember adds what is kept of an answered request to the change that answers it, on the version that replay found: of two
+// requests under one key one is answered, and the other finds it when it looks again.
+func (h *Host) remember(c *store.Change, a Actor, i Idempotency, version uint64, status int, runID string) {
 	if i.Key == "" {
 		return
 	}
 	now := h.now()
+	c.Require(idemKey(a, i), version)
 	c.Put(idemKey(a, i), store.Encode(store.Idempotency{Request: i.Body, Status: status, RunID: runID, At: now}))
 	c.Put(dueKey(now.Add(idempotencyTTL), dueIdem, a.Tenant, a.ID, i.Method, i.Path, i.Key), nil)
 }

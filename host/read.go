@@ -303,6 +303,7 @@ func (h *Host) ListRuns(ctx context.Context, a Actor, f RunFilter, p Page) ([]Ru
 		return nil, "", err
 	}
 	runs := []Run{}
+	var size int64
 	for _, id := range ids {
 		v, err := h.render(ctx, a.Tenant, id)
 		if errors.Is(err, store.ErrNotFound) {
@@ -312,9 +313,15 @@ func (h *Host) ListRuns(ctx context.Context, a Actor, f RunFilter, p Page) ([]Ru
 			return nil, "", err
 		}
 		runs = append(runs, v.view)
+		if size += v.run.Bytes; size > maxPageBytes && id != ids[len(ids)-1] {
+			return runs, pageCursor(string(store.K(id))), nil
+		}
 	}
 	return runs, next, nil
 }
+
+// maxPageBytes ends a page early: an answer is bounded by its bytes as well as by its number.
+const maxPageBytes = 8 << 20
 
 // seesAll reports whether the actor may read runs that are nobody's in particular: then lists walk the whole tenant. Each item
 // is still asked for on its own.
@@ -442,12 +449,16 @@ func (h *Host) Approvals(ctx context.Context, a Actor, state string, p Page) ([]
 		return nil, "", err
 	}
 	out := []Approval{}
-	for _, f := range all {
+	size := 0
+	for i, f := range all {
 		v, err := h.approvalView(ctx, f.head, f.a, f.c)
 		if err != nil {
 			return nil, "", err
 		}
 		out = append(out, v)
+		if size += len(v.Arguments) + len(v.Payload); size > maxPageBytes && i < len(all)-1 {
+			return out, pageCursor(string(store.K(ms(f.a.CreatedAt), f.a.ID))), nil
+		}
 	}
 	return out, next, nil
 }

@@ -143,7 +143,7 @@ func (h *Host) answerPause(ctx context.Context, a Actor, find func() (*run, erro
 		if err := h.space(h.low); err != nil {
 			return Run{}, err
 		}
-		v, err := h.commitAnswer(ctx, a, r, plan, *answer, idem)
+		v, err := h.commitAnswer(ctx, a, r, plan, *answer, idem, stored.version)
 		if !errors.Is(err, store.ErrConflict) {
 			return v, err
 		}
@@ -409,7 +409,7 @@ func (r *run) decidedBy() []DecidedBy {
 }
 
 // commitAnswer makes the decisions durable, and queues the run in the commit of the last one.
-func (h *Host) commitAnswer(ctx context.Context, a Actor, r *run, plan []planned, ans Answer, idem Idempotency) (Run, error) {
+func (h *Host) commitAnswer(ctx context.Context, a Actor, r *run, plan []planned, ans Answer, idem Idempotency, version uint64) (Run, error) {
 	s := h.step(r)
 	for _, p := range plan {
 		d := &store.Decision{Kind: p.Kind, DecidedBy: a.ID, DecidedAt: s.now, Message: p.Message}
@@ -445,7 +445,7 @@ func (h *Host) commitAnswer(ctx context.Context, a Actor, r *run, plan []planned
 	} else {
 		r.State = r.awaits()
 	}
-	h.remember(&s.change, a, idem, 200, r.ID)
+	h.remember(&s.change, a, idem, version, 200, r.ID)
 	if err := h.commit(ctx, s); err != nil {
 		return Run{}, err
 	}

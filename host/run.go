@@ -130,7 +130,7 @@ func (h *Host) body(ctx context.Context, tenant string, raw json.RawMessage) (st
 	if err != nil {
 		return store.Body{}, coded(fmt.Errorf("store a large body: %w", err))
 	}
-	return store.Body{Blob: d}, nil
+	return store.Body{Blob: d, Length: len(raw)}, nil
 }
 
 // text returns the bytes of a body.

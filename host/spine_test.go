@@ -44,7 +44,7 @@ func TestDefaultStopsHoldAWriteToMemories(t *testing.T) {
 	for _, e := range h.Events(r.ID) {
 		types = append(types, e["type"].(string))
 	}
-	want := "run.created approval.requested run.paused approval.decided run.resumed call.started call.finished call.started call.finished message run.finished"
+	want := "run.created run.started approval.requested run.paused approval.decided run.resumed call.started call.finished call.started call.finished message run.finished"
 	if got := strings.Join(types, " "); got != want {
 		t.Errorf("events\n got %s\nwant %s", got, want)
 	}

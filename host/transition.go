@@ -111,18 +111,19 @@ func (s *step) message() int {
 func (s *step) claim(boot string) {
 	r := s.r
 	r.State, r.Boot = store.RunRunning, boot
-	switch {
-	case r.Resume:
+	if r.Resume {
 		s.event("run.resumed", map[string]any{"pause_id": r.PauseID}, hydrate{})
-	case !r.Begun:
-		s.event("run.started", nil, hydrate{})
+		r.Resume = false
 	}
-	r.Begun, r.Resume = true, false
 }
 
 // begin starts a new turn with a gated batch.
 func (s *step) begin(calls []*store.Call, cursor json.RawMessage) {
 	r := s.r
+	if !r.Begun {
+		r.Begun = true
+		s.event("run.started", nil, hydrate{})
+	}
 	r.AwaitingSince = time.Time{}
 	r.Turn++
 	r.Batch = len(calls)
@@ -134,6 +135,7 @@ func (s *step) begin(calls []*store.Call, cursor json.RawMessage) {
 	for _, c := range calls {
 		c.ID = s.ids("call")
 		c.Turn, c.AskMessage = r.Turn, ask
+		r.Bytes += int64(c.Arguments.Size())
 		s.touch(c)
 		if c.State == store.CallFinished { // it got its error at the gate
 			s.finishedCall(c)
@@ -165,6 +167,7 @@ func (s *step) start(c *store.Call) {
 
 // succeed ends a call with its result.
 func (s *step) succeed(c *store.Call, result store.Body) {
+	s.r.Bytes += int64(result.Size())
 	c.Result, c.Error, c.Stop = &result, nil, nil
 	c.State = store.CallFinished
 	s.finishedCall(c)

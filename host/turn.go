@@ -17,6 +17,10 @@ func (h *Host) advance(ctx context.Context, s *step) error {
 			s.end(store.RunFailed, nil, &store.Failure{Code: codeLimit, Message: fmt.Sprintf("the run used up its %d turns; raise limits.turns of the agent", r.agent.turns)})
 			return nil
 		}
+		if r.Bytes > maxRunBytes {
+			s.end(store.RunFailed, nil, &store.Failure{Code: codeLimit, Message: tooManyBytes})
+			return nil
+		}
 		f, err := h.frame(ctx, r)
 		if err != nil {
 			return err
@@ -47,6 +51,11 @@ func (h *Host) advance(ctx context.Context, s *step) error {
 		}
 	}
 }
+
+// maxRunBytes bounds what the calls of a run hold, since a run is read as a whole.
+const maxRunBytes = 32 << 20
+
+const tooManyBytes = "the arguments and results of this run are together larger than 32 MiB; go on in a new run"
 
 // propose gates a batch and begins the turn with it. It reports whether the run has something to run or has stopped; false
 // means that every call of the batch got its error at the gate.

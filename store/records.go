@@ -53,7 +53,11 @@ type Failure struct {
 type Body struct {
 	Inline json.RawMessage `json:"i,omitempty"`
 	Blob   Digest          `json:"b,omitempty"`
+	Length int             `json:"l,omitempty"` // of the blob
 }
+
+// Size is the length of the text.
+func (b Body) Size() int { return len(b.Inline) + b.Length }
 
 // Run is the head of a run, at most 4 KiB: what lists, claims and decisions need. Its version guards every transition.
 type Run struct {
@@ -75,11 +79,13 @@ type Run struct {
 	PauseID       string    `json:"pi,omitempty"` // the open pause, or the last one
 	// Boot is the claim: the process that drives the run. A claim of another boot is dead.
 	Boot string `json:"bo,omitempty"`
-	// Begun is set by the first claim; Resume from the last decision until the claim that applies it.
+	// Begun is set by the first turn; Resume from the last decision until the claim that applies it.
 	Begun  bool `json:"bg,omitempty"`
 	Resume bool `json:"rs,omitempty"`
 	// ActiveMS is the time spent running, without human time.
 	ActiveMS int64 `json:"am,omitempty"`
+	// Bytes is the size of all arguments and results: a run is read as a whole.
+	Bytes int64 `json:"by,omitempty"`
 	// Messages counts the trajectory; message numbers live in the calls.
 	Messages int `json:"ms,omitempty"`
 	// Cursor is the in-process planner's own small state; a client's planner_state has its own record.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strconv"
 
 	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/host/ijson"
@@ -113,11 +112,7 @@ func fail(w http.ResponseWriter, err error, trace string) {
 	if err != nil { // strings and numbers only
 		panic(err)
 	}
-	b = append(b, '\n')
-	h.Set("Content-Type", "application/problem+json")
-	h.Set("Content-Length", strconv.Itoa(len(b)))
-	w.WriteHeader(p.Status)
-	_, _ = w.Write(b) // a client that left reads nothing
+	send(w, p.Status, "application/problem+json", append(b, '\n'))
 }
 
 func invalid(pointer, detail string) *host.Error {

@@ -64,6 +64,7 @@ func serveMetrics(s *Server, w http.ResponseWriter, r *request) error {
 			return err
 		}
 	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout))
 	s.metrics.handler.ServeHTTP(w, r.Request)
 	return nil
 }

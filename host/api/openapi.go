@@ -3,7 +3,6 @@ package api
 import (
 	_ "embed"
 	"net/http"
-	"strconv"
 )
 
 // description describes the route table as OpenAPI 3.1. The tests make it (openapi_describe_test.go) and hold it against the table;
@@ -14,8 +13,6 @@ import (
 var description []byte
 
 func openAPI(_ *Server, w http.ResponseWriter, _ *request) error {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(description)))
-	_, _ = w.Write(description)
+	send(w, http.StatusOK, "application/json", description)
 	return nil
 }

@@ -1,9 +1,9 @@
 // Package api puts the host on the wire: REST, SSE and WebSocket over one route table. It only translates: every rule is
 // the host's, and an answer to a pause enters by the same door whichever protocol carried it.
 //
-// A request goes through fixed steps, so that what a client learns does not depend on the route: the body is read with its
-// cap (413), the caller is authenticated (401) and rate limited (429), the route is found (404, 405); then the host looks
-// for the target (404), asks policy (403), and only then has the body parsed (400).
+// A request goes through fixed steps, so that what a client learns does not depend on the route: the body's length is held to
+// its cap (413), the caller is authenticated (401) and rate limited (429), the body is read, the route is found (404, 405); then
+// the host looks for the target (404), asks policy (403), and only then has the body parsed (400).
 package api
 
 import (
@@ -158,6 +158,7 @@ func (r *request) query() url.Values { return r.URL.Query() }
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	start := time.Now()
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // the last answer on this connection left one
 	r := &request{Request: hr, trace: newTrace()}
 	rec := &recorder{ResponseWriter: w}
 	defer func() {
@@ -195,7 +196,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 func (s *Server) serve(w *recorder, r *request) (err error) {
 	var allow []string
 	r.route, r.params, allow = s.routes.find(r.Method, r.URL.EscapedPath())
-	if r.body, err = readBody(w, r.Request); err != nil {
+	if err := checkLength(w, r.Request); err != nil {
 		return err
 	}
 	// Below /v1 nothing is told to strangers, not even which routes exist.
@@ -204,10 +205,18 @@ func (s *Server) serve(w *recorder, r *request) (err error) {
 		needsKey = r.route.auth == byKey || r.route.auth == byKeyUnlessOpen && !s.opts.MetricsOpen
 	}
 	if needsKey {
-		if err := s.authenticate(r); err != nil {
-			return err
+		if refused := s.authenticate(r); refused != nil {
+			if r.ContentLength < 0 { // of unknown length: too large comes before who it is
+				if _, err := readBody(w, r.Request, false); err != nil {
+					return err
+				}
+			}
+			return refused
 		}
 		if err := s.limit(w, r.actor); err != nil {
+			return err
+		}
+		if r.body, err = readBody(w, r.Request, true); err != nil {
 			return err
 		}
 	}

@@ -189,7 +189,7 @@ func TestDrainCutsOffWhoDoesNotClose(t *testing.T) {
 
 func TestSilentPeersArePingedAndDropped(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, api.Options{Dev: true, KeepAlive: 100 * time.Millisecond}, hosttest.Options{})
+	r := newRig(t, api.Options{Dev: true, KeepAlive: 500 * time.Millisecond}, hosttest.Options{})
 	alive, dead := r.ws("member"), r.ws("member")
 	stop := make(chan struct{})
 	go func() { // answers pings

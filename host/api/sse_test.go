@@ -142,7 +142,7 @@ func TestEventStreamTellsTheWholeRunAndEnds(t *testing.T) {
 		}
 	}
 	s.ends()
-	want := "run.created approval.requested run.paused approval.decided run.resumed call.started call.finished message run.finished"
+	want := "run.created run.started approval.requested run.paused approval.decided run.resumed call.started call.finished message run.finished"
 	if got := strings.Join(types, " "); got != want {
 		t.Errorf("\n got %s\nwant %s", got, want)
 	}
@@ -170,14 +170,14 @@ func TestEventStreamBeatsWhileNothingHappensAndLosesNothingByIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, api.Options{Dev: true, Heartbeat: 5 * time.Millisecond}, hosttest.Options{})
 	run := r.paused("member")
-	s := r.stream("member", run.ID, "3")
+	s := r.stream("member", run.ID, "4")
 	for range 10 {
 		if e, err := s.read(); err != nil || e.comment == "" {
 			t.Fatalf("%+v %v", e, err)
 		}
 	}
 	r.ok("admin", "POST", "/v1/runs/"+run.ID+"/approvals", decisions(run.Pause, "approve"))
-	for n := 4; ; n++ {
+	for n := 5; ; n++ {
 		e := s.next()
 		if e.id != fmt.Sprint(n) {
 			t.Errorf("event %+v, want %d", e, n)

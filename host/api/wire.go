@@ -44,11 +44,31 @@ func reply(w http.ResponseWriter, status int, v any) error {
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
-	w.WriteHeader(status)
-	_, _ = w.Write(b)
+	send(w, status, "application/json", b)
 	return nil
+}
+
+// answerTimeout is how long a client may take nothing of an answer before it is cut off: an answer that nobody reads may not be
+// held for ever.
+const answerTimeout = 15 * time.Second
+
+// send writes an answer in pieces, each under a deadline of its own: a slow line gets its time, a stuck client does not. A
+// client that left reads nothing, which is no error here.
+func send(w http.ResponseWriter, status int, contentType string, b []byte) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(len(b)))
+	rc := http.NewResponseController(w)
+	_ = rc.SetWriteDeadline(time.Now().Add(answerTimeout)) // a recorder in a test has none
+	w.WriteHeader(status)
+	for len(b) > 0 {
+		_ = rc.SetWriteDeadline(time.Now().Add(answerTimeout))
+		n, err := w.Write(b[:min(len(b), 64<<10)])
+		if err != nil {
+			return
+		}
+		b = b[n:]
+	}
 }
 
 // object checks that b is one I-JSON object.
@@ -255,9 +275,25 @@ func idempotency(r *request) (host.Idempotency, error) {
 	return host.Idempotency{Key: v[0], Method: r.Method, Path: r.URL.Path, Body: hex.EncodeToString(sum[:])}, nil
 }
 
-// readBody reads the whole body, at most maxBody bytes. Of a larger one it throws some more away, so that a client which
-// is still sending gets to read its 413.
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+// checkLength refuses a body that says it is too large. It throws some of it away, so that a client which is still sending gets
+// to read its 413.
+func checkLength(w http.ResponseWriter, r *http.Request) error {
+	if r.ContentLength <= maxBody {
+		return nil
+	}
+	return tooLarge(w, r)
+}
+
+func tooLarge(w http.ResponseWriter, r *http.Request) error {
+	w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(2 * time.Second))
+	_, _ = io.CopyN(io.Discard, r.Body, 16*maxBody)
+	return &host.Error{Code: host.CodeTooLarge, Detail: "the body is larger than 1 MiB: send less, or store the data and send its name"}
+}
+
+// readBody reads the whole body, at most maxBody bytes, into memory that grows with what arrives. keep false counts it only: a
+// stranger's body is worth no memory, and one of unknown length may still be too large.
+func readBody(w http.ResponseWriter, r *http.Request, keep bool) ([]byte, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
 	}
@@ -265,15 +301,13 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	_ = rc.SetReadDeadline(time.Now().Add(30 * time.Second)) // what cannot be bounded here, the server's own timeouts bound
 	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 	var b bytes.Buffer
-	if r.ContentLength > 0 && r.ContentLength <= maxBody {
-		b.Grow(int(r.ContentLength) + bytes.MinRead)
+	into := io.Writer(&b)
+	if !keep {
+		into = io.Discard
 	}
-	n, err := b.ReadFrom(io.LimitReader(r.Body, maxBody+1))
+	n, err := io.Copy(into, io.LimitReader(r.Body, maxBody+1))
 	if n > maxBody {
-		w.Header().Set("Connection", "close")
-		_ = rc.SetReadDeadline(time.Now().Add(2 * time.Second))
-		_, _ = io.CopyN(io.Discard, r.Body, 16*maxBody)
-		return nil, &host.Error{Code: host.CodeTooLarge, Detail: "the body is larger than 1 MiB: send less, or store the data and send its name"}
+		return nil, tooLarge(w, r)
 	}
 	if err != nil {
 		w.Header().Set("Connection", "close")
