@@ -73,6 +73,7 @@ type Store struct {
 	failed bool  // ended by a failed commit
 
 	committer state // the committer's own
+	owed      owed  // what Space takes off
 	swept     bool  // under mu: ranges were deleted since the last flatten
 
 	stop      chan struct{} // ends maintenance
@@ -207,9 +208,6 @@ func (s *Store) checkFormat() error {
 // Feed implements store.Store.
 func (s *Store) Feed() *store.Feed { return s.feed }
 
-// Space implements store.Store.
-func (s *Store) Space() (uint64, bool) { return s.opts.freeSpace(s.dir) }
-
 // Close implements store.Store. It waits for accepted changes and running Views. After a failed commit it does not close
 // Badger, which would write out its memory with half of the failed fold in it: the directory stays locked until the
 // process ends, and the next Open replays the log, which holds every acknowledged change.
@@ -287,7 +285,7 @@ func (s *Store) collect() {
 
 // roomToFlatten reports whether the whole tree fits a second time.
 func (s *Store) roomToFlatten() bool {
-	free, ok := s.Space()
+	free, ok := s.opts.freeSpace(s.dir)
 	var tree int64
 	for _, l := range s.db.Levels() {
 		tree += l.Size

@@ -332,7 +332,8 @@ func TestFullMediumRefusesAndRecovers(t *testing.T) {
 		}
 	}
 	free.Store(99 << 20)
-	if got, ok := s.Space(); !ok || got != 99<<20 {
+	// What Badger owes is taken off: a mark of the host's is reached before the store refuses.
+	if got, ok := s.Space(); !ok || got >= 99<<20 || got < 90<<20 {
 		t.Errorf("space = %d, %v", got, ok)
 	}
 	var wg sync.WaitGroup

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/pawlhost/pawl/store"
 )
@@ -12,10 +14,35 @@ import (
 // plenty is the free space above which nobody looks closer: more than Badger can owe, with level 0 at its stall.
 const plenty = 4 << 30
 
+// Space implements store.Store: the free bytes less what Badger still owes the medium, which is the room that Commit goes by
+// too. So a mark above MinFree is reached before the store itself refuses. What is owed is looked at once a second at most.
+func (s *Store) Space() (uint64, bool) {
+	free, ok := s.opts.freeSpace(s.dir)
+	if !ok || free >= plenty {
+		return free, ok
+	}
+	s.owed.mu.Lock()
+	defer s.owed.mu.Unlock()
+	s.mu.Lock()
+	ended := s.ended != nil
+	s.mu.Unlock()
+	if !ended && time.Since(s.owed.at) > time.Second {
+		s.owed.bytes, s.owed.at = s.debt(), time.Now()
+	}
+	return free - min(free, s.owed.bytes), true
+}
+
+// owed is a look at the debt.
+type owed struct {
+	mu    sync.Mutex
+	at    time.Time
+	bytes uint64
+}
+
 // full returns ErrFull when the medium cannot take the batch and what Badger still owes it. Changes that only delete pass
 // for longer: they are how space comes back.
 func (s *Store) full(batch []*request) error {
-	free, ok := s.Space()
+	free, ok := s.opts.freeSpace(s.dir)
 	if !ok {
 		return nil
 	}
