@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strconv"
 	"time"
 
@@ -50,6 +51,12 @@ type refusal struct{ tenant, principal, target, code string }
 
 const refusalWindow = time.Minute
 
+// refusalCount counts the rows of one principal in the current minute.
+type refusalCount struct {
+	since time.Time
+	rows  int
+}
+
 // refused records a refusal (403 or 409) of an act on a target, and returns err as it is. The row is durable before the
 // refusal is told.
 func (h *Host) refused(ctx context.Context, a Actor, action, targetKind, target string, err error) error {
@@ -87,10 +94,14 @@ func (h *Host) refuse(ctx context.Context, a Actor, rows []auditRecord, err erro
 	h.stats.refused.Add(1)
 	var c store.Change
 	for _, row := range rows {
+		row.Target = clip(row.Target, maxTarget) // it may be a caller's free text
 		if !h.firstRefusal(refusal{a.Tenant, a.ID, row.TargetKind + " " + row.Target, string(code)}) {
 			continue
 		}
 		row.At, row.ActorKind, row.Actor, row.Outcome, row.Reason = h.now(), a.Kind, a.ID, outcome, string(code)
+		if e, ok := errors.AsType[*Error](err); ok && len(e.Reasons) > 0 {
+			row.Detail = withReasons(row.Detail, e.Reasons)
+		}
 		c.Append(auditLog(a.Tenant), store.Encode(row))
 	}
 	if c.Empty() {
@@ -102,6 +113,22 @@ func (h *Host) refuse(ctx context.Context, a Actor, rows []auditRecord, err erro
 	return err
 }
 
+// withReasons adds policy's reasons to a row's detail: which rule refused.
+func withReasons(detail json.RawMessage, reasons []string) json.RawMessage {
+	m := map[string]any{}
+	if detail != nil {
+		_ = json.Unmarshal(detail, &m) // written by mustJSON: an object
+	}
+	m["reasons"] = reasons
+	return mustJSON(m)
+}
+
+const (
+	maxTarget = 160
+	// maxRefusals bounds the rows that one principal's refusals make in a minute, whatever it aims at.
+	maxRefusals = 100
+)
+
 func (h *Host) firstRefusal(r refusal) bool {
 	now := h.now()
 	h.refusalMu.Lock()
@@ -109,6 +136,18 @@ func (h *Host) firstRefusal(r refusal) bool {
 	if at, ok := h.refusals[r]; ok && now.Sub(at) < refusalWindow {
 		return false
 	}
+	all := refusal{tenant: r.tenant, principal: r.principal}
+	n := h.refusalCounts[all]
+	if now.Sub(n.since) >= refusalWindow {
+		n = refusalCount{since: now}
+	}
+	if n.rows++; n.rows > maxRefusals {
+		return false
+	}
+	if len(h.refusalCounts) >= 10_000 {
+		clear(h.refusalCounts)
+	}
+	h.refusalCounts[all] = n
 	if len(h.refusals) >= 10_000 {
 		for k, at := range h.refusals {
 			if now.Sub(at) >= refusalWindow {

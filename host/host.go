@@ -112,9 +112,10 @@ type Host struct {
 	stats    counters
 	draining atomic.Bool
 
-	randMu    sync.Mutex
-	refusalMu sync.Mutex
-	refusals  map[refusal]time.Time
+	randMu        sync.Mutex
+	refusalMu     sync.Mutex
+	refusals      map[refusal]time.Time
+	refusalCounts map[refusal]refusalCount
 }
 
 // New makes a host on an open store and queues what an older process left: the embedded store's directory lock proves every
@@ -127,7 +128,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 	h := &Host{
 		store: c.Store, policy: c.Policy, plugins: c.Plugins, planners: c.Planners, keys: c.HostKeys, log: c.Log, clock: c.Now, rand: c.Rand,
 		workers: c.Workers, approvalTTL: c.ApprovalTTL, sweepInterval: c.SweepInterval, retention: c.Retention, grace: c.Grace,
-		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(), order: resumeOrder, refusals: map[refusal]time.Time{},
+		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
 	}
 	h.boot = h.id("boot")
 	if err := h.recover(ctx); err != nil {

@@ -74,7 +74,12 @@ func (h *Host) CreateKey(ctx context.Context, a Actor, idem Idempotency, body La
 	if err := checkKey(req); err != nil {
 		return Key{}, err
 	}
-	res := policy.Resource{Kind: "key", Tenant: a.Tenant, Roles: req.Roles, KindOfKey: req.Kind}
+	// A key for a name that has keys is that principal's: of the same kind, and an owner's only by an owner.
+	roles, err := h.heldRoles(ctx, a.Tenant, req)
+	if err != nil {
+		return Key{}, err
+	}
+	res := policy.Resource{Kind: "key", Tenant: a.Tenant, Roles: union(req.Roles, roles), KindOfKey: req.Kind}
 	if err := h.allow(ctx, a, "key.create", res); err != nil {
 		return Key{}, h.refused(ctx, a, "key.create", "tenant", a.Tenant, err)
 	}
@@ -111,6 +116,32 @@ func (h *Host) CreateKey(ctx context.Context, a Actor, idem Idempotency, body La
 		v.Key = secret
 		return v, nil
 	}
+}
+
+// heldRoles returns the roles of the live keys that the principal has.
+func (h *Host) heldRoles(ctx context.Context, tenant string, req NewKey) (roles []string, err error) {
+	err = h.store.View(ctx, func(rd store.Reader) error {
+		var kerr error
+		err := rd.Scan(store.Range{Prefix: tenantKeysKey(tenant)}, func(it store.Item) bool {
+			var k store.APIKey
+			if kerr = get(rd, apiKeyKey(it.Key.Last()), &k); kerr != nil {
+				return false
+			}
+			if k.Principal != req.Principal || !k.RevokedAt.IsZero() {
+				return true
+			}
+			if k.Kind != req.Kind {
+				kerr = invalid("/kind", "%s is a %s principal; a name has one kind", k.Principal, k.Kind)
+			}
+			roles = union(roles, k.Roles)
+			return kerr == nil
+		})
+		return errors.Join(err, kerr)
+	})
+	if e, ok := errors.AsType[*Error](err); ok {
+		return nil, e
+	}
+	return roles, err
 }
 
 func checkKey(req NewKey) error {
@@ -210,23 +241,27 @@ func (h *Host) TenantKeys(ctx context.Context, tenant string, p Page) ([]Key, st
 
 // RevokeKey ends a key at once, and what it opened.
 func (h *Host) RevokeKey(ctx context.Context, a Actor, id string) error {
-	err := h.allow(ctx, a, "key.revoke", policy.Resource{Kind: "key", Tenant: a.Tenant, ID: id})
-	found := h.revoke(ctx, a.Tenant, id, a, err == nil)
-	if isCode(found, CodeNotFound) {
-		return found
+	var k store.APIKey
+	err := h.store.View(ctx, func(rd store.Reader) error { return get(rd, apiKeyKey(id), &k) })
+	if errors.Is(err, store.ErrNotFound) || err == nil && k.Tenant != a.Tenant {
+		return errNotFound("key")
 	}
 	if err != nil {
+		return err
+	}
+	res := policy.Resource{Kind: "key", Tenant: a.Tenant, ID: id, Roles: k.Roles, KindOfKey: k.Kind}
+	if err := h.allow(ctx, a, "key.revoke", res); err != nil {
 		return h.refused(ctx, a, "key.revoke", "key", id, err)
 	}
-	return found
+	return h.revoke(ctx, a.Tenant, id, a)
 }
 
 // RevokeTenantKey is RevokeKey for the operator of a stopped host.
 func (h *Host) RevokeTenantKey(ctx context.Context, tenant, id string) error {
-	return h.revoke(ctx, tenant, id, Actor{Tenant: tenant, Kind: KindSystem}, true)
+	return h.revoke(ctx, tenant, id, Actor{Tenant: tenant, Kind: KindSystem})
 }
 
-func (h *Host) revoke(ctx context.Context, tenant, id string, by Actor, really bool) error {
+func (h *Host) revoke(ctx context.Context, tenant, id string, by Actor) error {
 	for {
 		var k store.APIKey
 		var version uint64
@@ -241,7 +276,7 @@ func (h *Host) revoke(ctx context.Context, tenant, id string, by Actor, really b
 		if errors.Is(err, store.ErrNotFound) || err == nil && k.Tenant != tenant {
 			return errNotFound("key")
 		}
-		if err != nil || !really || !k.RevokedAt.IsZero() {
+		if err != nil || !k.RevokedAt.IsZero() {
 			return err
 		}
 		k.RevokedAt, k.RevokedBy = h.now(), by.ID

@@ -1,6 +1,8 @@
 package host_test
 
 import (
+	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -39,5 +41,61 @@ func TestKeys_TheBodyIsReadBetweenTheTwoQuestions(t *testing.T) {
 	}
 	if a, err := h.Authenticate(t.Context(), k.Key); err != nil || a.ID != "x" || a.KeyID != k.ID {
 		t.Errorf("%+v %v", a, err)
+	}
+}
+
+// A name that has keys is a principal: of one kind, and an owner's name is given and taken by owners only.
+func TestInvariant7_ANameIsNotTakenOver(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	key := func(a host.Actor, principal, role, kind string) (host.Key, error) {
+		return h.CreateKey(t.Context(), a, host.Idempotency{}, hosttest.Body(host.NewKey{Principal: principal, Roles: []string{role}, Kind: kind}))
+	}
+	boss, err := key(hosttest.Owner, "boss", "owner", "user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := key(hosttest.Owner, "bot", "member", "service"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = key(hosttest.Admin, "boss", "member", "user")
+	refusal(t, err, host.CodeForbidden)
+	_, err = key(hosttest.Admin, "bot", "member", "user")
+	if e := refusal(t, err, host.CodeInvalid); e.Pointer != "/kind" {
+		t.Errorf("pointer %q", e.Pointer)
+	}
+	refusal(t, h.RevokeKey(t.Context(), hosttest.Admin, boss.ID), host.CodeForbidden)
+	if err := h.RevokeKey(t.Context(), hosttest.Owner, boss.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := key(hosttest.Admin, "boss", "member", "user"); err != nil { // the name is free again
+		t.Error(err)
+	}
+}
+
+// Somebody who is refused again and again, under ever new names, does not fill the audit log.
+func TestAudit_RefusalsAreBounded(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	for i := range 500 {
+		name := strings.Repeat("a", 1000) + strconv.Itoa(i)
+		_, _, err := h.SaveAgent(t.Context(), hosttest.Member, name[len(name)-1000:], hosttest.Body(json.RawMessage(`{}`)))
+		refusal(t, err, host.CodeForbidden)
+		_, err = h.GetRun(t.Context(), hosttest.Member, "x")
+		refusal(t, err, host.CodeNotFound)
+		_, _, _, err = h.WatchQueue(t.Context(), host.Actor{Tenant: "demo", ID: "nobody" + strconv.Itoa(i%2), Kind: "system"}, "")
+		refusal(t, err, host.CodeForbidden)
+	}
+	rows := h.AuditRows("demo")
+	if len(rows) > 110 {
+		t.Errorf("%d rows of one minute's refusals", len(rows))
+	}
+	for _, r := range rows {
+		if len(r.TargetID) > 200 {
+			t.Fatalf("a target of %d bytes", len(r.TargetID))
+		}
+		if r.Outcome == "denied" && r.Detail["reasons"] == nil {
+			t.Errorf("a refusal without policy's reasons: %+v", r)
+		}
 	}
 }

@@ -213,7 +213,7 @@ func (h *Host) OpenPause(ctx context.Context, a Actor, id string) (*Pause, error
 // a page may be short although more follows: the work of one answer is bounded.
 func (h *Host) page(ctx context.Context, p Page, prefix store.Key, children bool, pick func(store.Reader, store.Item) (string, error)) (ids []string, next string, err error) {
 	limit := p.limit()
-	rg := store.Range{Prefix: prefix, Children: children}
+	rg := store.Range{Prefix: prefix, Children: children, Reverse: p.Newest}
 	after, err := p.after()
 	if err != nil {
 		return nil, "", err

@@ -96,6 +96,8 @@ type RunFilter struct {
 type Page struct {
 	Limit  int
 	Cursor string
+	// Newest turns the order of a list of runs: the newest first.
+	Newest bool
 }
 
 // AuditFilter selects audit rows; zero members select all.

@@ -382,7 +382,7 @@ func (h *Host) decidable(r *run, mine map[string]bool, plan []planned) error {
 		}
 	}
 	if len(outstanding) > 0 {
-		e := errf(CodeIncomplete, "a request decides every approval that you may decide, or changes nothing; %d are missing", len(outstanding))
+		e := errf(CodeIncomplete, "a request decides every approval that you may decide, or changes nothing; still missing: %d", len(outstanding))
 		e.Outstanding = outstanding
 		return e
 	}

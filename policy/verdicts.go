@@ -25,7 +25,7 @@ func (in *AuthzInput) question() question {
 	switch in.Act {
 	case "approval.decide", "token.rotate":
 		q.approval = [2]string{r.Reason, r.Origin}
-	case "key.create":
+	case "key.create", "key.revoke":
 		q.keyRoles, q.kindOfKey = joined(r.Roles), r.KindOfKey
 	}
 	return q

@@ -132,6 +132,11 @@ func listRuns(s *Server, w http.ResponseWriter, r *request) error {
 	if problem == nil {
 		problem = oneOf("state", f.State, runStates)
 	}
+	if order := q.Get("order"); problem == nil && order != "" && order != "oldest" {
+		if p.Newest = order == "newest"; !p.Newest {
+			problem = invalid("", "unknown order: use oldest or newest")
+		}
+	}
 	if problem != nil {
 		f = host.RunFilter{}
 	}

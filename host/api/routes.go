@@ -41,7 +41,7 @@ var pageQuery = []string{"limit", "cursor"}
 func routes() []route {
 	return []route{
 		{method: "POST", path: "/v1/runs", serve: createRun, summary: "Start a run", body: host.NewRun{}, needs: []string{"agent"}, idem: true, prefer: true, answers: map[int]any{201: host.Run{}}, errors: []int{409, 422, 503, 507}},
-		{method: "GET", path: "/v1/runs", serve: listRuns, summary: "List runs, oldest first", query: append([]string{"state", "agent"}, pageQuery...), answers: map[int]any{200: runList{}}},
+		{method: "GET", path: "/v1/runs", serve: listRuns, summary: "List runs, oldest first, or order=newest", query: append([]string{"state", "agent", "order"}, pageQuery...), answers: map[int]any{200: runList{}}},
 		{method: "GET", path: "/v1/runs/{run}", serve: getRun, summary: "Inspect a run; nothing runs", answers: map[int]any{200: host.Run{}}},
 		{method: "GET", path: "/v1/runs/{run}/trajectory", serve: trajectory, summary: "The messages of a run", answers: map[int]any{200: messageList{}}},
 		{method: "POST", path: "/v1/runs/{run}/calls", serve: propose, summary: "Propose a turn (external planner)", body: host.Batch{}, needs: []string{"turn", "calls"}, idem: true, answers: map[int]any{200: host.Run{}}, errors: []int{409, 422, 503, 507}},

@@ -120,6 +120,13 @@ refusals contains "owner_grants_owner" if {
 	not owner
 }
 
+# Nor is an owner locked out by anybody else.
+refusals contains "owner_revokes_owner" if {
+	input.act == "key.revoke"
+	"owner" in input.resource.roles
+	not owner
+}
+
 refusals contains "unknown_role" if {
 	input.act == "key.create"
 	not known_roles

@@ -48,3 +48,13 @@ test_empty_ids_are_nobody if {
 	d := authz.decision with input as {"act": "run.read", "principal": principal("", "user", ["member"]), "resource": {"tenant": "t", "created_by": "", "subject": ""}}
 	not d.allow
 }
+
+test_an_owners_key_is_revoked_by_an_owner_only if {
+	key := {"tenant": "t", "roles": ["owner"], "kind_of_key": "user"}
+	yes := authz.decision with input as {"act": "key.revoke", "principal": principal("o", "user", ["owner"]), "resource": key}
+	yes.allow
+	no := authz.decision with input as {"act": "key.revoke", "principal": principal("a", "user", ["admin"]), "resource": key}
+	no == {"allow": false, "reasons": ["owner_revokes_owner"]}
+	other := authz.decision with input as {"act": "key.revoke", "principal": principal("a", "user", ["admin"]), "resource": object.union(key, {"roles": ["admin"]})}
+	other.allow
+}
