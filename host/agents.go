@@ -404,6 +404,9 @@ func (h *Host) Evaluate(ctx context.Context, a Actor, body Lazy[Evaluation]) (js
 	if req.Agent == "" {
 		return nil, invalid("/agent", "name the agent whose rules apply")
 	}
+	if req.Call.Tool == "" && req.Call.Arguments == nil {
+		return nil, invalid("/call", "give the proposed call: tool and arguments")
+	}
 	if req.Call.Tool == "" {
 		return nil, invalid("/call/tool", "name the tool of the proposed call")
 	}

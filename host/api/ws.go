@@ -136,7 +136,7 @@ func (s *Server) wsCredential(r *request, offered []string) (authed bool, curren
 		return false, nil, nil
 	}
 	k, ok := s.tickets.redeem(found)
-	if tickets > 1 || !ok {
+	if tickets > 1 || !ok || !k.current(r.Context()) { // its key may have been revoked since
 		return false, nil, errTicket()
 	}
 	r.actor = k.actor

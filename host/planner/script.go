@@ -36,7 +36,7 @@ func (script) Check(config json.RawMessage) error {
 	}
 	for i, t := range c.Turns {
 		at := fmt.Sprintf("/turns/%d", i)
-		if (len(t.Calls) > 0) == (t.Final != nil) {
+		if (t.Calls != nil) == (t.Final != nil) || t.Calls != nil && len(t.Calls) == 0 {
 			return bad(at, "a turn has either calls (at least one) or final")
 		}
 		if err := host.CheckBatch(t.Calls); err != nil {
