@@ -57,8 +57,10 @@ object, as the host answers.`,
 		},
 	}
 	save := &cobra.Command{
-		Use:     "save NAME FILE",
-		Short:   "Save an agent from a JSON or YAML file (- for standard input)",
+		Use:   "save NAME FILE",
+		Short: "Save an agent from a JSON or YAML file (- for standard input)",
+		Long: `Saves an agent as its next version. Names that mean nothing on this host, such as a rule for a tool that the agent does not have, are
+warned of.`,
 		Example: "  pawl agents save ops agent.yaml\n  pawl agents save ops - <agent.json",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -73,6 +75,13 @@ object, as the host answers.`,
 			var raw json.RawMessage
 			if err := r.call(c.Context(), http.MethodPut, agentPath(args[0]), doc, &raw); err != nil {
 				return err
+			}
+			doubts, err := r.doubts(c.Context(), raw)
+			if err != nil {
+				doubts = []string{"saved, but its names could not be checked: " + err.Error()}
+			}
+			for _, d := range doubts {
+				fmt.Fprintln(a.stderr, "warning: "+visibleJSON(d))
 			}
 			if a.json {
 				return a.printRaw(raw)
@@ -137,8 +146,12 @@ func listQuery[T any](a *app, c *cobra.Command, r *remote, path string, q url.Va
 	return listLast(a, c, r, path, q, 0, member, heading, row)
 }
 
-// listLast prints the last n items of all pages, 0 for all: the wire lists from the oldest on, and people ask for the newest.
+// listLast prints the newest n items, the newest last, or all pages if n is 0. The list must know order=newest.
 func listLast[T any](a *app, c *cobra.Command, r *remote, path string, q url.Values, n int, member string, heading []string, row func(T) []string) error {
+	if n > 0 {
+		q.Set("order", "newest")
+		q.Set("limit", strconv.Itoa(min(n, 200)))
+	}
 	var kept []json.RawMessage
 	err := r.pages(c.Context(), path, q, func(raw json.RawMessage) error {
 		var page map[string]json.RawMessage
@@ -157,14 +170,17 @@ func listLast[T any](a *app, c *cobra.Command, r *remote, path string, q url.Val
 			}
 			return nil
 		}
-		kept = append(kept, items...)
-		if n > 0 && len(kept) > n {
-			kept = slices.Clone(kept[len(kept)-n:])
+		if kept = append(kept, items...); n > 0 && len(kept) >= n {
+			return errEnough
 		}
 		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errEnough) {
 		return err
+	}
+	if n > 0 {
+		kept = kept[:min(n, len(kept))]
+		slices.Reverse(kept)
 	}
 	var rows [][]string
 	for _, one := range kept {
@@ -189,3 +205,6 @@ func listLast[T any](a *app, c *cobra.Command, r *remote, path string, q url.Val
 	}
 	return a.table(heading, rows)
 }
+
+// errEnough ends a list early.
+var errEnough = errors.New("enough")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -113,6 +114,11 @@ func (c *config) load(cmd *cobra.Command) error {
 			return err
 		}
 	}
+	for name, d := range map[string]time.Duration{"approval-ttl": c.ttl, "approval-sweep-interval": c.sweep, "retention": c.retention} {
+		if d <= 0 { // not "never", and not "at once" either: who writes it means one of them
+			return usagef("--%s (or %s, or in the file) is %s: write a time above zero, such as 8h", name, "PAWL_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_")), d)
+		}
+	}
 	return nil
 }
 
@@ -147,7 +153,9 @@ func (c *config) readFile() (map[string]string, error) {
 	}
 	c.pluginConfig = doc.PluginConfig
 	settings := map[string]string{}
-	for key, node := range doc.Settings {
+	lines := slices.SortedFunc(maps.Keys(doc.Settings), func(a, b string) int { return doc.Settings[a].Line - doc.Settings[b].Line })
+	for _, key := range lines { // the first mistake of the file is told, not any
+		node := doc.Settings[key]
 		if !slices.Contains(hostSettings, strings.ReplaceAll(key, "_", "-")) {
 			return nil, usagef("%s:%d: unknown setting %q: known are plugin_config, %s", c.file, node.Line, key,
 				strings.ReplaceAll(strings.Join(hostSettings, ", "), "-", "_"))

@@ -43,10 +43,17 @@ checks and limits. Policies and approvals are the host's, so none stop a call he
 	}
 	var arguments, toolContext string
 	var config map[string]string
+	var approve []string
+	var storeFile string
 	call := &cobra.Command{
 		Use:   "call FILE.wasm TOOL",
-		Short: "Call a tool of a plugin once, with an empty store behind it",
+		Short: "Call a tool of a plugin once, without a host",
+		Long: `Calls a tool as a host would, with its checks and limits. Behind it is an empty store whose writes are only shown, or with --store a file
+that the next call goes on with. A tool that pauses ends with exit code 6; --approve is the person who says yes: the tool finds the key
+in its context.`,
 		Example: `  pawl plugin call hello.wasm greet --arguments '{"name": "Ada"}'
+  pawl plugin call count.wasm count --store count.json
+  pawl plugin call memory.wasm forget --arguments '{"key": "n"}' --approve 'forget n'
   pawl plugin call weather.wasm forecast --arguments @args.json --set-config units=metric`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -78,17 +85,28 @@ checks and limits. Policies and approvals are the host's, so none stop a call he
 			if raw, err = ijson.Parse(raw); err != nil {
 				return usagef("the arguments with their defaults are not I-JSON: %w", err)
 			}
-			return a.showResult(set.Call(c.Context(), plugins.Call{
-				Tool: tool, RunID: "run_offline", CallID: "call_offline", Arguments: raw, ToolContext: tc, Time: time.Now(),
-				KV: plugins.KV{
-					Get:  func(context.Context, string) (plugins.KVItem, error) { return plugins.KVItem{}, nil },
-					List: func(context.Context, string, string, int) ([]string, error) { return nil, nil },
-				},
-			}))
+			approvals := map[string]bool{}
+			for _, key := range approve {
+				approvals[key] = true
+			}
+			approved, err := marshal(approvals)
+			if err != nil {
+				return err
+			}
+			store, err := openScratch(storeFile)
+			if err != nil {
+				return err
+			}
+			r := set.Call(c.Context(), plugins.Call{
+				Tool: tool, RunID: "run_offline", CallID: "call_offline", Arguments: raw, ToolContext: tc, Approvals: approved, Time: time.Now(), KV: store.kv(),
+			})
+			return errors.Join(store.keep(r.Writes), a.showResult(r))
 		},
 	}
 	call.Flags().StringVar(&arguments, "arguments", "{}", "the arguments, `JSON` or @FILE")
 	call.Flags().StringVar(&toolContext, "tool-context", "", "the caller's context, a `JSON` object or @FILE")
+	call.Flags().StringArrayVar(&approve, "approve", nil, "the approval `KEY` of a pause that somebody has approved (repeatable)")
+	call.Flags().StringVar(&storeFile, "store", "", "a JSON `FILE` that is the store behind the call, made if missing")
 	call.Flags().StringToStringVar(&config, "set-config", nil, "what the tool reads with the operation config: `KEY=VALUE` (repeatable)")
 	call.Flags().Lookup("set-config").DefValue = "" // not "[]"
 	c.AddCommand(inspect, call)
@@ -139,8 +157,9 @@ func (a *app) showTools(tools []*plugins.Tool) error {
 			continue
 		}
 		if i == 0 {
-			fmt.Fprintf(a.stdout, "plugin %s, level %d\n  digest      %s\n  kv          %s\n  limits      %d MiB memory, %s a call, %d bytes of result, %d operations\n",
-				visible(t.Plugin), t.Level, t.Digest, orNone(t.Permissions.KV), t.Limits.MemoryPages/16, t.Limits.WallTime, t.Limits.Output, t.Limits.Calls)
+			memory, result := size(t.Limits.MemoryPages)<<16, size(t.Limits.Output)
+			fmt.Fprintf(a.stdout, "plugin %s, level %d\n  digest      %s\n  kv          %s\n  limits      %s memory, %s a call, %s of result, %d operations\n",
+				visible(t.Plugin), t.Level, t.Digest, orNone(t.Permissions.KV), &memory, t.Limits.WallTime, &result, t.Limits.Calls)
 		}
 		fmt.Fprintf(a.stdout, "\ntool %s (%s)\n  %s\n  input   %s\n", visible(t.Name), visible(t.Effects), cut(t.Description, shownChars), showJSON(t.InputSchema, shownChars))
 		if len(t.OutputSchema) > 0 {

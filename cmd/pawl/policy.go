@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -14,6 +16,7 @@ import (
 	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/host/ijson"
 	"github.com/pawlhost/pawl/policy"
+	"github.com/pawlhost/pawl/store"
 )
 
 func (a *app) policyCommand() *cobra.Command {
@@ -23,7 +26,10 @@ func (a *app) policyCommand() *cobra.Command {
 		Example: `  pawl policy eval --agent ops --call '{"tool": "write_file", "arguments": {"path": "/memories/a", "content": "x"}}'
   pawl policy eval --rules ./rules --agent-file agent.yaml --call @call.json`,
 	}
-	var o struct{ agent, agentFile, call, input, principal, toolContext string }
+	var o struct {
+		agent, agentFile, call, input, principal, toolContext, at string
+		printInput                                                bool
+	}
 	eval := &cobra.Command{
 		Use:   "eval",
 		Short: "Evaluate the gate for one call; nothing runs",
@@ -33,6 +39,8 @@ func (a *app) policyCommand() *cobra.Command {
 Exit codes: 0 the call would run, 6 it would stop for a decision, 4 it would be denied.`,
 		Example: `  pawl policy eval --agent ops --call '{"tool": "write_file", "arguments": {"path": "/memories/a", "content": "x"}}'
   pawl policy eval --rules ./rules --call @call.json
+  pawl policy eval --rules ./rules --call @call.json --at 2026-12-24T22:00:00Z
+  pawl policy eval --call @call.json --print-input >input.json    # what a rule sees; change it, and
   pawl policy eval --rules ./rules --input @input.json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -50,10 +58,17 @@ Exit codes: 0 the call would run, 6 it would stop for a decision, 4 it would be 
 				}
 			}
 			if o.agent == "" {
-				return a.evalHere(c, values, o.agentFile)
+				in, err := evalInput(values, o.at)
+				if err != nil {
+					return err
+				}
+				if o.printInput {
+					return a.printInput(in)
+				}
+				return a.evalHere(c, in, o.agentFile)
 			}
-			if o.input != "" || o.agentFile != "" || a.rules != "" {
-				return usagef("--agent asks the host: --rules, --agent-file and --input are for evaluating here")
+			if o.input != "" || o.agentFile != "" || a.rules != "" || o.at != "" || o.printInput {
+				return usagef("--agent asks the host: --rules, --agent-file, --input, --at and --print-input are for evaluating here")
 			}
 			r, err := a.remote()
 			if err != nil {
@@ -84,6 +99,8 @@ Exit codes: 0 the call would run, 6 it would stop for a decision, 4 it would be 
 	f.StringVar(&o.input, "input", "", "the whole input document, `JSON` or @FILE")
 	f.StringVar(&o.principal, "principal", "", "who would make the run: {id, kind, roles}, `JSON` or @FILE")
 	f.StringVar(&o.toolContext, "tool-context", "", "the caller's context, a `JSON` object or @FILE")
+	f.StringVar(&o.at, "at", "", "the `TIME` that rules see (RFC 3339; default: now)")
+	f.BoolVar(&o.printInput, "print-input", false, "print the input document instead of evaluating")
 	c.AddCommand(eval)
 	return c
 }
@@ -100,24 +117,25 @@ type decisionView struct {
 	Rules    []string `json:"rules,omitempty"`
 	Reasons  []string `json:"reasons,omitempty"`
 	Detail   string   `json:"detail,omitempty"`
-	Revision string   `json:"policy_revision,omitempty"`
-	raw      json.RawMessage
+	Revision string   `json:"revision,omitempty"`
+
+	Error *store.Failure `json:"error,omitempty"` // the call is denied before any rule is asked: no such tool, bad arguments
+	raw   json.RawMessage
 }
 
 // evalHere evaluates without a host.
-func (a *app) evalHere(c *cobra.Command, values map[string]json.RawMessage, agentFile string) error {
+func (a *app) evalHere(c *cobra.Command, in *policy.Input, agentFile string) error {
 	var rules fs.FS
 	if a.rules != "" {
 		if st, err := os.Stat(a.rules); err != nil || !st.IsDir() {
 			return usagef("--rules %s is not a folder", a.rules)
 		}
 		rules = os.DirFS(a.rules)
+		if n, err := ruleFiles(rules); err == nil && n == 0 {
+			fmt.Fprintf(a.stderr, "warning: %s has no rules: no file NAME.rego\n", visible(a.rules))
+		}
 	}
 	engine, err := policy.New(c.Context(), policy.Options{Rules: rules})
-	if err != nil {
-		return err
-	}
-	in, err := evalInput(values)
 	if err != nil {
 		return err
 	}
@@ -148,8 +166,33 @@ func (a *app) evalHere(c *cobra.Command, values map[string]json.RawMessage, agen
 	return a.showDecision(view)
 }
 
+// ruleFiles counts the files of a rules folder that a host reads.
+func ruleFiles(rules fs.FS) (n int, err error) {
+	err = fs.WalkDir(rules, ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && strings.HasSuffix(path, ".rego") && !strings.HasSuffix(path, "_test.rego") {
+			n++
+		}
+		return err
+	})
+	return n, err
+}
+
+// printInput prints what rules see, as --input takes it. (What interrupt_on asks for is added when it is evaluated.)
+func (a *app) printInput(in *policy.Input) error {
+	raw, err := marshal(in)
+	if err != nil || a.json {
+		return errors.Join(err, a.printRaw(raw))
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, raw, "", "  "); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(a.stdout, visibleLines(b.String()))
+	return err
+}
+
 // evalInput builds the gate's input: as given, or around one call.
-func evalInput(values map[string]json.RawMessage) (*policy.Input, error) {
+func evalInput(values map[string]json.RawMessage, at string) (*policy.Input, error) {
 	in := &policy.Input{
 		Tenant: "demo", Principal: policy.Principal{ID: "member", Kind: host.KindUser, Roles: []string{host.RoleMember}}, Subject: "member",
 		Agent: policy.Agent{Name: "agent", Version: 1}, Run: policy.Run{ID: "run_offline", CreatedBy: "member"}, Turn: 1, Time: time.Now(),
@@ -191,7 +234,21 @@ func evalInput(values map[string]json.RawMessage) (*policy.Input, error) {
 			return nil, usagef("the call's arguments are not I-JSON: %w", err)
 		}
 		in.Call.Arguments = args
+	} else {
+		in.Call.Arguments = json.RawMessage("{}")
 	}
+	in.Call.Size = len(in.Call.Arguments)
+	if in.Untrusted.ToolContext == nil {
+		in.Untrusted.ToolContext = json.RawMessage("{}")
+	}
+	if at != "" {
+		t, err := time.Parse(time.RFC3339, at)
+		if err != nil {
+			return nil, usagef("--at %s is not a time: write 2026-12-24T22:00:00Z", at)
+		}
+		in.Time = t
+	}
+	in.Time = in.Time.UTC().Truncate(time.Millisecond)
 	return in, nil
 }
 
@@ -209,6 +266,12 @@ func (a *app) showDecision(d decisionView) error {
 		}
 	} else {
 		fmt.Fprintln(a.stdout, visible(d.Effect))
+		if d.Error != nil {
+			d.Code, d.Detail = d.Error.Code, d.Error.Message
+		}
+		if d.TTL != "" {
+			d.TTL += " (the host's own bound, --approval-ttl, holds too)"
+		}
 		for _, l := range [][2]string{
 			{"reason", d.Reason}, {"rules", strings.Join(d.Rules, ", ")}, {"because", strings.Join(d.Reasons, "; ")}, {"title", d.Title},
 			{"message", d.Message}, {"allowed", strings.Join(d.Allowed, ", ")}, {"ttl", d.TTL}, {"code", d.Code}, {"detail", d.Detail},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,7 +41,7 @@ type problem struct{ *client.Problem }
 // Error says first what a person has to know, then the words that a search or a script finds.
 func (p *problem) Error() string {
 	var b strings.Builder
-	b.WriteString(visible(cmp.Or(p.Detail, p.Title, http.StatusText(p.Status))))
+	b.WriteString(visible(asCommands(cmp.Or(p.Detail, p.Title, http.StatusText(p.Status)))))
 	if p.Code == string(host.CodeNotFound) && strings.HasPrefix(p.Detail, "no such ") {
 		b.WriteString(", or not one that you may see")
 	}
@@ -59,6 +60,25 @@ func (p *problem) Error() string {
 		fmt.Fprintf(&b, "\n  %s: %s by %s at %s", visible(d.ApprovalID), visible(d.Kind), visible(d.DecidedBy), host.Time(d.DecidedAt))
 	}
 	return b.String()
+}
+
+// routes are what the host tells clients to ask, and what a person here types for it.
+var routes = []struct {
+	route   *regexp.Regexp
+	command string
+}{
+	{regexp.MustCompile(`GET /v1/agents/([\w.-]+)`), `"pawl agents get $1"`},
+	{regexp.MustCompile(`GET /v1/agents\b`), `"pawl agents list"`},
+	{regexp.MustCompile(`PUT /v1/agents/\{name\}`), `"pawl agents save NAME FILE"`},
+	{regexp.MustCompile(`GET /v1/tools\b`), `"pawl tools list"`},
+	{regexp.MustCompile(`GET /v1/runs/\{run\}/approvals`), `"pawl approvals show RUN"`},
+}
+
+func asCommands(detail string) string {
+	for _, r := range routes {
+		detail = r.route.ReplaceAllString(detail, r.command)
+	}
+	return detail
 }
 
 // asTyped names the offending member of the request as the flag of c that it came from, if it came from one.

@@ -156,6 +156,9 @@ func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error
 		}
 		return errWaiting
 	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("interrupted; the run goes on: pawl run --attach %s follows it, pawl runs cancel ends it", visible(id))
+	}
 	if err != nil {
 		return err
 	}

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"runtime/pprof"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -97,7 +99,33 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 	// Only from here on does anybody get an answer, so /readyz is 200 after the keys are there.
 	fmt.Fprintf(a.stdout, "pawl listens on http://%s%s\n", ln.Addr(), where)
 	v, _ := buildVersion()
-	return b.serve(ctx, ln, log, api.Options{Dev: a.dev, Origins: a.origins, MetricsOpen: a.metrics || a.dev, Log: log, Version: v})
+	b.announce(log, "started", "version", v, "listen", ln.Addr().String(), "data", a.data, "rules", b.rules, "dev", a.dev)
+	if a.rules != "" && b.rules == 0 {
+		log.Warn("the rules folder has no rules: no file NAME.rego", "rules", a.rules)
+	}
+	err = b.serve(ctx, ln, log, api.Options{Dev: a.dev, Origins: a.origins, MetricsOpen: a.metrics || a.dev, Log: log, Version: v})
+	if err == nil {
+		log.Info("stopped")
+	}
+	return err
+}
+
+// announce logs what the host begins with, and the names that plugins take from each other: a tool that was "shout" is none any
+// more once a second plugin has one, and the agents that name it must be told from which.
+func (b *built) announce(log *slog.Logger, msg string, args ...any) {
+	seen := map[string]bool{}
+	shared := map[string][]string{}
+	tools := b.plugins.Tools()
+	for _, t := range tools {
+		seen[t.Plugin] = true
+		if t.Name != t.Bare {
+			shared[t.Bare] = append(shared[t.Bare], t.Name)
+		}
+	}
+	for _, bare := range slices.Sorted(maps.Keys(shared)) {
+		log.Warn("several plugins have a tool of this name; agents must say which one", "tool", bare, "names", shared[bare])
+	}
+	log.Info(msg, append(args, "plugins", len(seen), "tools", len(tools))...)
 }
 
 // bind listens. For --dev it makes sure that nobody but this machine can connect, whatever the name resolves to.
@@ -135,6 +163,7 @@ type built struct {
 	store   store.Store
 	plugins *plugins.Set
 	host    *host.Host
+	rules   int // files of the operator
 }
 
 // build opens the store and puts a host on it.
@@ -155,6 +184,9 @@ func (a *app) build(ctx context.Context, log *slog.Logger, add func(*plugins.Set
 	var rules fs.FS
 	if a.rules != "" {
 		rules = os.DirFS(a.rules)
+		if b.rules, err = ruleFiles(rules); err != nil {
+			return b, fmt.Errorf("--rules: %w", err)
+		}
 	}
 	engine, err := policy.New(ctx, policy.Options{Rules: rules})
 	if err != nil {

@@ -113,11 +113,17 @@ func showApproval(w io.Writer, p host.Approval, full bool) {
 	}
 	line("asked by", who)
 	line("tool", visible(p.Tool)+"  "+visible(p.ToolDigest))
-	line("why", visible(p.Reason)+": "+visible(strings.Join(p.Rules, ", ")))
+	why := visible(p.Reason)
+	if len(p.Rules) > 0 {
+		why += ": " + visible(strings.Join(p.Rules, ", "))
+	}
+	line("why", why)
 	if p.Title != "" {
 		line("title", cut(p.Title, 200))
 	}
-	if p.Message != "" {
+	var asked struct{ Message, Question string } // a tool's own words are in its payload
+	_ = json.Unmarshal(p.Payload, &asked)
+	if p.Message != "" && p.Message != asked.Message && p.Message != asked.Question {
 		line("message", cut(p.Message, limit(full)))
 	}
 	showArguments(w, "arguments", p.Arguments, full)

@@ -19,7 +19,7 @@ func (a *app) toolsCommand() *cobra.Command {
 		Aliases: []string{"tool"},
 		Short:   "See the host's tools, and call one",
 		Example: `  pawl tools list
-  pawl tools call read_file --arguments '{"path": "/notes/a.md"}'`,
+  pawl tools call read_file --agent ops --arguments '{"path": "/notes/a.md"}'`,
 	}
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the tools", Example: "  pawl tools list", Args: cobra.NoArgs,
@@ -38,8 +38,9 @@ func (a *app) toolsCommand() *cobra.Command {
 	call := &cobra.Command{
 		Use:   "call TOOL",
 		Short: "Call one tool under an agent's rules",
-		Long:  "Calls one tool as a run of one call: the agent's rules hold, so the call may stop for a decision (exit code 6).",
-		Example: `  pawl tools call read_file --arguments '{"path": "/notes/a.md"}'
+		Long: `Calls one tool as a run of one call: the agent's rules hold, so the call may stop for a decision (exit code 6). Without --agent it is
+the agent with the name default, once somebody has saved one.`,
+		Example: `  pawl tools call read_file --agent ops --arguments '{"path": "/notes/a.md"}'
   pawl tools call write_file --agent ops --arguments @args.json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -73,7 +74,7 @@ func (a *app) toolsCommand() *cobra.Command {
 		},
 	}
 	f := call.Flags()
-	f.StringVar(&agent, "agent", "", "the `AGENT` to call it under (default: the one that is named default)")
+	f.StringVar(&agent, "agent", "", "the `AGENT` to call it under (default: the one with the name default)")
 	f.StringVar(&arguments, "arguments", "{}", "the arguments, `JSON` or @FILE")
 	f.StringVar(&toolContext, "tool-context", "", "context for the tool, a `JSON` object or @FILE")
 	for _, sub := range []*cobra.Command{list, call} {
