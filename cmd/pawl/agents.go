@@ -31,8 +31,8 @@ func (a *app) agentsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return listAll(a, c, r, "/v1/agents", "agents", []string{"AGENT", "VERSION", "UPDATED", "BY"}, func(g host.Agent) []string {
-				return []string{g.Name, strconv.FormatUint(g.Version, 10), g.UpdatedAt.String(), g.UpdatedBy}
+			return listAll(a, c, r, "/v1/agents", "agents", []string{"AGENT", "VERSION", "UPDATED", "BY"}, func(g host.Agent) []any {
+				return []any{g.Name, g.Version, g.UpdatedAt, g.UpdatedBy}
 			})
 		},
 	}
@@ -138,16 +138,16 @@ func (a *app) showAgent(raw json.RawMessage) error {
 func agentPath(name string) string { return "/v1/agents/" + url.PathEscape(name) }
 
 // listAll prints all pages of a list: one JSON document a line, or a table.
-func listAll[T any](a *app, c *cobra.Command, r *remote, path, member string, heading []string, row func(T) []string) error {
+func listAll[T any](a *app, c *cobra.Command, r *remote, path, member string, heading []string, row func(T) []any) error {
 	return listQuery(a, c, r, path, url.Values{"limit": {"200"}}, member, heading, row)
 }
 
-func listQuery[T any](a *app, c *cobra.Command, r *remote, path string, q url.Values, member string, heading []string, row func(T) []string) error {
+func listQuery[T any](a *app, c *cobra.Command, r *remote, path string, q url.Values, member string, heading []string, row func(T) []any) error {
 	return listLast(a, c, r, path, q, 0, member, heading, row)
 }
 
 // listLast prints the newest n items, the newest last, or all pages if n is 0. The list must know order=newest.
-func listLast[T any](a *app, c *cobra.Command, r *remote, path string, q url.Values, n int, member string, heading []string, row func(T) []string) error {
+func listLast[T any](a *app, c *cobra.Command, r *remote, path string, q url.Values, n int, member string, heading []string, row func(T) []any) error {
 	if n > 0 {
 		q.Set("order", "newest")
 		q.Set("limit", strconv.Itoa(min(n, 200)))
@@ -182,7 +182,7 @@ func listLast[T any](a *app, c *cobra.Command, r *remote, path string, q url.Val
 		kept = kept[:min(n, len(kept))]
 		slices.Reverse(kept)
 	}
-	var rows [][]string
+	var rows [][]any
 	for _, one := range kept {
 		if a.json {
 			if err := a.printRaw(one); err != nil {

@@ -58,8 +58,8 @@ func (a *app) approvalsList() *cobra.Command {
 				return err
 			}
 			return listQuery(a, c, r, "/v1/approvals", url.Values{"state": {"pending"}, "limit": {"200"}}, "approvals",
-				[]string{"APPROVAL", "AGENT", "ASKED BY", "TOOL", "ARGUMENTS", "EXPIRES"}, func(p host.Approval) []string {
-					return []string{p.ID, p.Agent, p.CreatedBy, p.Tool, clip(compact(p.Arguments), 40), within(time.Until(time.Time(p.ExpiresAt)))}
+				[]string{"APPROVAL", "AGENT", "ASKED BY", "TOOL", "ARGUMENTS", "EXPIRES"}, func(p host.Approval) []any {
+					return []any{p.ID, p.Agent, p.CreatedBy, p.Tool, p.Arguments, within(time.Until(time.Time(p.ExpiresAt)))}
 				})
 		},
 	}
@@ -95,7 +95,7 @@ func (a *app) approvalsShow() *cobra.Command {
 				}
 				showApproval(a.stdout, p, full)
 				if p.State == store.ApprovalPending {
-					howToDecide(a.stdout, p)
+					howToDecide(a.stdout, p, full)
 				}
 			}
 			return nil
@@ -300,13 +300,4 @@ func closing(p host.Approval) string {
 		return visible(p.ID) + " is " + visible(string(p.State)) + ", nobody decided it"
 	}
 	return visible(p.ID) + " is already decided: " + decided(p.Decision)
-}
-
-// compact returns JSON on one line, as text.
-func compact(raw json.RawMessage) string {
-	out, err := marshal(raw)
-	if err != nil {
-		return string(raw)
-	}
-	return string(out)
 }

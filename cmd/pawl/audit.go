@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -45,7 +44,7 @@ func (a *app) auditCommand() *cobra.Command {
 	return c
 }
 
-func auditCells(row host.AuditRow) []string {
+func auditCells(row host.AuditRow) []any {
 	actor := row.ActorKind
 	if row.ActorID != nil {
 		actor = *row.ActorID
@@ -65,5 +64,5 @@ func auditCells(row host.AuditRow) []string {
 	if prefix, _, ok := strings.Cut(target, "_"); !ok || !slices.Contains([]string{"run", "call", "apr", "pause", "key"}, prefix) {
 		target = row.TargetKind + " " + target // an id says by itself what it is of
 	}
-	return []string{strconv.FormatUint(row.Seq, 10), row.Time.String(), actor, row.Action, target, row.Outcome, strings.Join(detail, " ")}
+	return []any{row.Seq, row.Time, actor, row.Action, target, row.Outcome, strings.Join(detail, " ")}
 }

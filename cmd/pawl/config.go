@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -72,6 +73,9 @@ func (c *config) hostFlags(f *pflag.FlagSet) {
 	f.DurationVar(&c.ttl, "approval-ttl", 24*time.Hour, "how long an approval waits, as a `TIME` such as 8h")
 	f.DurationVar(&c.sweep, "approval-sweep-interval", 30*time.Second, "how often expired approvals are looked for (`TIME`)")
 	f.DurationVar(&c.retention, "retention", 30*24*time.Hour, "how long an ended run is kept (`TIME`)")
+	for name, short := range map[string]string{"approval-ttl": "24h", "retention": "720h"} {
+		f.Lookup(name).DefValue = short // not 24h0m0s
+	}
 	c.reserve, c.reserveLow = 512<<20, 64<<20
 	f.Var(&c.reserve, "store-reserve", "free `BYTES` below which new runs are refused")
 	c.memory = 640 << 20 // what badgerstore measured for a million paused runs
@@ -104,7 +108,7 @@ func (c *config) load(cmd *cobra.Command) error {
 		return err
 	}
 	for _, name := range hostSettings {
-		env := "PAWL_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+		env := environment(name)
 		value, from := c.getenv(env), env
 		if value == "" {
 			key := strings.ReplaceAll(name, "-", "_")
@@ -114,12 +118,58 @@ func (c *config) load(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	for name, d := range map[string]time.Duration{"approval-ttl": c.ttl, "approval-sweep-interval": c.sweep, "retention": c.retention} {
-		if d <= 0 { // not "never", and not "at once" either: who writes it means one of them
-			return usagef("--%s (or %s, or in the file) is %s: write a time above zero, such as 8h", name, "PAWL_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_")), d)
+	return c.check()
+}
+
+// check refuses settings that cannot be meant, before anything is opened.
+func (c *config) check() error {
+	for _, d := range []struct {
+		name string
+		is   time.Duration
+	}{{"approval-ttl", c.ttl}, {"approval-sweep-interval", c.sweep}, {"retention", c.retention}} {
+		if d.is <= 0 { // not "never", and not "at once" either: who writes it means one of them
+			return usagef("--%s (or %s, or in the file) is %s: write a time above zero, such as 8h", d.name, environment(d.name), d.is)
+		}
+	}
+	if c.workers < 0 {
+		return usagef("--workers is %d: write how many, or 0 for twice the CPUs", c.workers)
+	}
+	if c.reserveLow > c.reserve {
+		return usagef("--store-reserve-low (%s) is above --store-reserve (%s): new runs stop first, decisions later", c.reserveLow.String(), c.reserve.String())
+	}
+	for _, o := range c.origins {
+		u, err := url.Parse(o)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Scheme+"://"+u.Host != o {
+			return usagef("--allow-origin %q can never be a page's: write https://HOST or https://HOST:PORT, each by its name", o)
+		}
+	}
+	// No reserve at all is one byte: to the packages below, nothing means their own default.
+	c.reserve, c.reserveLow = max(c.reserve, 1), max(c.reserveLow, 1)
+	if c.rules != "" {
+		if st, err := os.Stat(c.rules); err != nil || !st.IsDir() {
+			return usagef("--rules %s is not a folder", c.rules)
 		}
 	}
 	return nil
+}
+
+func environment(setting string) string {
+	return "PAWL_" + strings.ToUpper(strings.ReplaceAll(setting, "-", "_"))
+}
+
+// strangers are variables of the environment that look like settings and are none.
+func (c *config) strangers() (list []string) {
+	known := []string{"PAWL_HOST_KEY", "PAWL_URL", "PAWL_KEY"}
+	for _, name := range hostSettings {
+		known = append(known, environment(name))
+	}
+	for _, kv := range c.env {
+		name, _, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, "PAWL_") && !slices.Contains(known, name) {
+			list = append(list, name+meant(name, known))
+		}
+	}
+	return list
 }
 
 // overlay sets a flag that the command line did not set.
@@ -209,7 +259,11 @@ func (s *size) Set(text string) error {
 	}
 	n, err := strconv.ParseUint(number, 10, 64)
 	if err != nil || n > (1<<63)>>shift {
-		return fmt.Errorf("%q is not a number of bytes: write 67108864 or 64MiB", text)
+		like := "67108864 or 64MiB"
+		if unit := strings.TrimRight(text, "BbiI"); len(unit) > 1 && strings.ContainsAny(unit[len(unit)-1:], "kKmMgGtT") {
+			like = strings.TrimSpace(unit[:len(unit)-1]) + strings.ToUpper(unit[len(unit)-1:]) + "iB"
+		}
+		return fmt.Errorf("%q is not a number of bytes: write %s", text, like)
 	}
 	*s = size(n << shift)
 	return nil

@@ -352,7 +352,7 @@ func (s *story) record(ctx context.Context) error {
 	ok, denied := 0, 0
 	for _, row := range audit.Rows {
 		cells := auditCells(row)
-		s.say("%-24s %-8s %-22s %s", cells[1], visible(cells[2]), visible(cells[3]), visible(cells[5]))
+		s.say("%-24s %-8s %-22s %s", cell(cells[1]), cell(cells[2]), cell(cells[3]), cell(cells[5]))
 		if row.Action == "approval.decide" {
 			switch row.Outcome {
 			case "ok":

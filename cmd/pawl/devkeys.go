@@ -19,6 +19,9 @@ import (
 // devKeysFile holds the keys of a --dev host: one flat object from principal to key.
 const devKeysFile = "dev-keys.json"
 
+// devHostKeyFile is the host key of a --dev host. It is made before the database.
+const devHostKeyFile = "host.key"
+
 // devPeople are the principals of a --dev host.
 var devPeople = []struct{ tenant, name, role string }{
 	{"demo", "owner", host.RoleOwner},

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,10 +36,25 @@ on the database itself, of a host that is stopped.`,
   pawl keys create ci --kind service --role member`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if kind != host.KindUser && kind != host.KindService {
+				return usagef("--kind %q: say user or service", kind)
+			}
+			for _, r := range roles {
+				if r != host.RoleOwner && r != host.RoleAdmin && r != host.RoleMember {
+					return usagef("--role %q: say owner, admin or member", r)
+				}
+			}
 			n := host.NewKey{Principal: args[0], Roles: roles, Kind: kind}
 			var raw json.RawMessage
+			_, missing := os.Stat(a.dbFolder())
 			err := a.keeper(c.Context(), tenant,
-				func(h *host.Host, _ host.Actor) (err error) {
+				func(h *host.Host, who host.Actor) (err error) {
+					// A typing error in a name must not look like success.
+					if missing != nil {
+						fmt.Fprintf(a.stderr, "%s had no database: a new one was made\n", visible(a.data))
+					} else if keys, _, err := h.Keys(c.Context(), who, host.Page{Limit: 1}); err == nil && len(keys) == 0 {
+						fmt.Fprintf(a.stderr, "tenant %s is new: this is its first key\n", visible(tenant))
+					}
 					k, err := h.EnsureKey(c.Context(), tenant, n)
 					if err == nil {
 						raw, err = marshal(k)
@@ -68,12 +84,12 @@ on the database itself, of a host that is stopped.`,
 	create.Flags().StringSliceVar(&roles, "role", []string{host.RoleMember}, "`ROLE`: owner, admin or member (repeatable)")
 	create.Flags().StringVar(&kind, "kind", host.KindUser, "`KIND`: user, or service (which never decides)")
 
-	row := func(k host.Key) []string {
+	row := func(k host.Key) []any {
 		revoked := ""
 		if k.RevokedAt != nil {
 			revoked = k.RevokedAt.String()
 		}
-		return []string{k.ID, k.Principal, k.Kind, strings.Join(k.Roles, ","), k.CreatedAt.String(), revoked}
+		return []any{k.ID, k.Principal, k.Kind, strings.Join(k.Roles, ","), k.CreatedAt, revoked}
 	}
 	heading := []string{"KEY", "PRINCIPAL", "KIND", "ROLES", "CREATED", "REVOKED"}
 	list := &cobra.Command{
@@ -81,7 +97,7 @@ on the database itself, of a host that is stopped.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.keeper(c.Context(), tenant,
 				func(h *host.Host, who host.Actor) error {
-					var rows [][]string
+					var rows [][]any
 					for page := (host.Page{Limit: 200}); ; {
 						keys, next, err := h.Keys(c.Context(), who, page)
 						if err != nil {
@@ -101,6 +117,10 @@ on the database itself, of a host that is stopped.`,
 					if a.json {
 						return nil
 					}
+					if len(rows) == 0 {
+						_, err := fmt.Fprintf(a.stdout, "tenant %s has no keys\n", visible(tenant))
+						return err
+					}
 					return a.table(heading, rows)
 				},
 				func(r *remote) error { return listAll(a, c, r, "/v1/keys", "keys", heading, row) })
@@ -116,6 +136,15 @@ on the database itself, of a host that is stopped.`,
 					return r.call(c.Context(), http.MethodDelete, "/v1/keys/"+url.PathEscape(args[0]), nil, nil)
 				})
 		},
+	}
+	for _, look := range []*cobra.Command{list, revoke} {
+		do := look.RunE
+		look.RunE = func(c *cobra.Command, args []string) error {
+			if _, err := os.Stat(a.dbFolder()); a.data != "" && err != nil {
+				return &exitError{exitNotFound, fmt.Errorf("%s has no database", visible(a.data))}
+			}
+			return do(c, args)
+		}
 	}
 	for _, sub := range []*cobra.Command{create, list, revoke} {
 		a.clientFlags(sub.Flags())

@@ -188,7 +188,7 @@ func (a *app) showPause(run host.Run) {
 		}
 		fmt.Fprintln(a.stdout)
 		showApproval(a.stdout, p, false)
-		howToDecide(a.stdout, p)
+		howToDecide(a.stdout, p, false)
 	}
 	fmt.Fprintf(a.stdout, "\nthen: pawl run --attach %s --wait\n", visible(run.ID))
 }

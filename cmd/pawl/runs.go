@@ -54,12 +54,12 @@ func (a *app) runsList() *cobra.Command {
 					q.Set(name, v)
 				}
 			}
-			return listLast(a, c, r, "/v1/runs", q, limit, "runs", []string{"RUN", "AGENT", "STATE", "CREATED", "BY"}, func(v host.Run) []string {
+			return listLast(a, c, r, "/v1/runs", q, limit, "runs", []string{"RUN", "AGENT", "STATE", "CREATED", "BY"}, func(v host.Run) []any {
 				by := v.CreatedBy
 				if v.Subject != "" && v.Subject != by {
 					by += " for " + v.Subject
 				}
-				return []string{v.ID, v.Agent, string(v.State), v.CreatedAt.String(), by}
+				return []any{v.ID, v.Agent, v.State, v.CreatedAt, by}
 			})
 		},
 	}

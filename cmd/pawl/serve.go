@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"runtime/pprof"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,6 +66,9 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 	if a.data == "" {
 		return usagef("say where the database lives: --data DIR")
 	}
+	if a.dev && a.foreign() {
+		return usagef("%s has a database that --dev did not make: leave --dev out, or take another folder", a.data)
+	}
 	if a.getenv("GOMEMLIMIT") == "" && a.memory > 0 {
 		debug.SetMemoryLimit(int64(a.memory))
 	}
@@ -100,14 +104,33 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 	fmt.Fprintf(a.stdout, "pawl listens on http://%s%s\n", ln.Addr(), where)
 	v, _ := buildVersion()
 	b.announce(log, "started", "version", v, "listen", ln.Addr().String(), "data", a.data, "rules", b.rules, "dev", a.dev)
-	if a.rules != "" && b.rules == 0 {
-		log.Warn("the rules folder has no rules: no file NAME.rego", "rules", a.rules)
-	}
+	a.warn(b, ln.Addr(), log)
 	err = b.serve(ctx, ln, log, api.Options{Dev: a.dev, Origins: a.origins, MetricsOpen: a.metrics || a.dev, Log: log, Version: v})
 	if err == nil {
 		log.Info("stopped")
 	}
 	return err
+}
+
+// warn logs what is allowed and yet hardly meant.
+func (a *app) warn(b *built, addr net.Addr, log *slog.Logger) {
+	for _, name := range a.strangers() {
+		log.Warn("a variable of the environment is no setting", "name", name)
+	}
+	if a.rules != "" && b.rules == 0 {
+		log.Warn("the rules folder has no rules: no file NAME.rego", "rules", a.rules)
+	}
+	if tcp, ok := addr.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+		log.Warn("plain HTTP, reachable from elsewhere: put a proxy with TLS before it", "listen", addr.String())
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.pluginConfig)) {
+		if !slices.ContainsFunc(b.plugins.Tools(), func(t *plugins.Tool) bool { return t.Plugin == name }) {
+			log.Warn("plugin_config is for a plugin that is not there", "plugin", name)
+		}
+	}
+	if err := b.host.Ready(); err != nil {
+		log.Warn("new runs are refused for now", "reason", err)
+	}
 }
 
 // announce logs what the host begins with, and the names that plugins take from each other: a tool that was "shout" is none any
@@ -126,6 +149,22 @@ func (b *built) announce(log *slog.Logger, msg string, args ...any) {
 		log.Warn("several plugins have a tool of this name; agents must say which one", "tool", bare, "names", shared[bare])
 	}
 	log.Info(msg, append(args, "plugins", len(seen), "tools", len(tools))...)
+}
+
+// dbFolder is where the database of the data folder is.
+func (a *app) dbFolder() string { return filepath.Join(a.data, "db") }
+
+// foreign reports whether the data folder is that of a host without --dev, whose tenants and keys are none to play with.
+func (a *app) foreign() bool {
+	if _, err := os.Stat(a.dbFolder()); err != nil {
+		return false
+	}
+	for _, name := range []string{devHostKeyFile, devKeysFile} {
+		if _, err := os.Stat(filepath.Join(a.data, name)); err == nil {
+			return false
+		}
+	}
+	return true
 }
 
 // bind listens. For --dev it makes sure that nobody but this machine can connect, whatever the name resolves to.
@@ -151,9 +190,16 @@ func (a *app) bind(ctx context.Context) (net.Listener, error) {
 		}
 		addr = net.JoinHostPort(ips[0].String(), port) // the address that was checked, not the name again
 	}
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	network := "tcp"
+	if name, _, err := net.SplitHostPort(addr); err == nil && net.ParseIP(name).To4() != nil {
+		network = "tcp4" // 0.0.0.0 asks for IPv4, and "tcp" would take IPv6 as well
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, network, addr)
 	if err != nil {
-		return nil, fmt.Errorf("%w: is another pawl running? choose another address with --listen", err)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return nil, fmt.Errorf("%w: is another pawl running? choose another address with --listen", err)
+		}
+		return nil, usagef("--listen %s: %w: write ADDRESS:PORT, such as 127.0.0.1:8080", a.listen, err)
 	}
 	return ln, nil
 }
@@ -168,13 +214,6 @@ type built struct {
 
 // build opens the store and puts a host on it.
 func (a *app) build(ctx context.Context, log *slog.Logger, add func(*plugins.Set) error) (b *built, err error) {
-	if err := os.MkdirAll(a.data, 0o700); err != nil {
-		return nil, err
-	}
-	keys, err := a.hostKeys()
-	if err != nil {
-		return nil, err
-	}
 	b = &built{}
 	defer func() {
 		if err != nil {
@@ -190,6 +229,14 @@ func (a *app) build(ctx context.Context, log *slog.Logger, add func(*plugins.Set
 	}
 	engine, err := policy.New(ctx, policy.Options{Rules: rules})
 	if err != nil {
+		return b, err
+	}
+	// What could refuse the start without a folder has had its chance: a refused start leaves nothing.
+	keys, err := a.hostKeys()
+	if err != nil {
+		return b, err
+	}
+	if err := a.makeData(); err != nil {
 		return b, err
 	}
 	s, err := openStore(a.data, uint64(a.reserveLow), log)
@@ -214,6 +261,13 @@ func (a *app) build(ctx context.Context, log *slog.Logger, add func(*plugins.Set
 		Reserve: uint64(a.reserve), ReserveLow: uint64(a.reserveLow), Grace: grace, Log: log,
 	})
 	return b, err
+}
+
+func (a *app) makeData() error {
+	if err := os.MkdirAll(a.data, 0o700); err != nil {
+		return usagef("--data %s: %w", a.data, err)
+	}
+	return nil
 }
 
 // openStore opens the database of a data folder. This is the one place that names a store's implementation.
@@ -301,17 +355,22 @@ func (b *built) close(log *slog.Logger) error {
 	return nil
 }
 
+var errNoHostKey = usagef("PAWL_HOST_KEY is not set: resume tokens are signed with it. Make one with \"openssl rand -hex 32\", keep it secret, and give the same one at every start (or use --dev)")
+
 // hostKeys returns the keys that sign resume tokens.
 func (a *app) hostKeys() ([]host.TokenKey, error) {
 	text := a.hostKey
-	if text == "" && a.dev {
-		var err error
-		if text, err = devHostKey(filepath.Join(a.data, "host.key")); err != nil {
-			return nil, err
-		}
+	if text == "" && !a.dev {
+		return nil, errNoHostKey
 	}
 	if text == "" {
-		return nil, usagef("PAWL_HOST_KEY is not set: resume tokens are signed with it. Make one with \"openssl rand -hex 32\", keep it secret, and give the same one at every start (or use --dev)")
+		err := a.makeData()
+		if err != nil {
+			return nil, err
+		}
+		if text, err = devHostKey(filepath.Join(a.data, devHostKeyFile)); err != nil {
+			return nil, err
+		}
 	}
 	keys, err := host.ParseTokenKeys(text)
 	if err != nil {
@@ -323,7 +382,7 @@ func (a *app) hostKeys() ([]host.TokenKey, error) {
 func (a *app) logger() (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(a.logLevel)); err != nil {
-		return nil, usagef("--log-level: %w", err)
+		return nil, usagef("--log-level %q: say debug, info, warn or error", a.logLevel)
 	}
 	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level})), nil
 }

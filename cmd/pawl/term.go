@@ -53,21 +53,37 @@ func marshal(v any) (json.RawMessage, error) {
 	return bytes.TrimRight(b.Bytes(), "\n"), nil
 }
 
-// table prints rows under a heading, in columns. The cells are made visible here, and shortened: a table is for finding, not for
-// deciding.
-func (a *app) table(heading []string, rows [][]string) error {
+// table prints rows under a heading, in columns. A cell is text, or JSON as a json.RawMessage: each is made visible here in its own
+// way, and shortened, since a table is for finding, not for deciding.
+func (a *app) table(heading []string, rows [][]any) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, strings.Join(heading, "\t"))
 	for _, row := range rows {
-		for i, cell := range row {
+		for i, c := range row {
 			if i > 0 {
 				fmt.Fprint(w, "\t")
 			}
-			fmt.Fprint(w, visible(clip(cell, 80)))
+			fmt.Fprint(w, cell(c))
 		}
 		fmt.Fprintln(w)
 	}
 	return w.Flush()
+}
+
+func cell(v any) string {
+	if raw, ok := v.(json.RawMessage); ok {
+		return clip(visibleJSON(compact(raw)), 40)
+	}
+	return visible(clip(fmt.Sprint(v), 80))
+}
+
+// compact returns JSON on one line, as text.
+func compact(raw json.RawMessage) string {
+	var b bytes.Buffer
+	if json.Compact(&b, raw) != nil {
+		return string(raw)
+	}
+	return b.String()
 }
 
 // clip shortens s to max characters for a table.
@@ -215,8 +231,16 @@ func showJSON(raw json.RawMessage, max int) string {
 	return visibleJSON(firstRunes(s, max)) + missing(n-max, s)
 }
 
-// howToDecide tells what to type next.
-func howToDecide(w io.Writer, p host.Approval) {
+// howToDecide tells what to type next: first of all how to see what was cut, because all of it is what is approved.
+func howToDecide(w io.Writer, p host.Approval, full bool) {
+	if !full {
+		var short, long strings.Builder
+		showApproval(&short, p, false)
+		showApproval(&long, p, true)
+		if short.String() != long.String() {
+			fmt.Fprintf(w, "    pawl approvals show %s --full     (not all of it is shown here)\n", visible(p.ID))
+		}
+	}
 	for _, kind := range p.Allowed {
 		switch kind {
 		case "approve":

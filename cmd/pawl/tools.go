@@ -28,9 +28,9 @@ func (a *app) toolsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return listAll(a, c, r, "/v1/tools", "tools", []string{"TOOL", "PLUGIN", "EFFECTS", "DESCRIPTION"}, func(t host.Tool) []string {
+			return listAll(a, c, r, "/v1/tools", "tools", []string{"TOOL", "PLUGIN", "EFFECTS", "DESCRIPTION"}, func(t host.Tool) []any {
 				first, _, _ := strings.Cut(t.Description, ". ") // the whole of it is in --json
-				return []string{t.Name, t.Plugin, t.Effects, strings.TrimSuffix(first, ".")}
+				return []any{t.Name, t.Plugin, t.Effects, strings.TrimSuffix(first, ".")}
 			})
 		},
 	}
