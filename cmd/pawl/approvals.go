@@ -249,7 +249,7 @@ func (a *app) decide(ctx context.Context, r *remote, run string, answers any) er
 		return err
 	}
 	if a.json {
-		return a.printRaw(raw)
+		return a.printRun(raw)
 	}
 	var after host.Run
 	if err := json.Unmarshal(raw, &after); err != nil {

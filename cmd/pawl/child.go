@@ -43,9 +43,12 @@ func (c *child) start(ctx context.Context) error {
 			return err
 		}
 	}
-	c.cmd = exec.Command(exe, append([]string{"serve", "--dev", "--data", c.data, "--listen", c.listen}, c.extra...)...)
+	c.cmd = exec.Command(exe, append([]string{"serve", "--dev", "--data", c.data, "--listen", c.listen, "--end-with-stdin"}, c.extra...)...)
 	c.cmd.Env = append(append(os.Environ(), "PAWL_LOG_LEVEL=warn"), c.env...)
 	c.cmd.Stderr = &c.log
+	if _, err := c.cmd.StdinPipe(); err != nil { // closed when this process ends, however it ends
+		return err
+	}
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
 		return err

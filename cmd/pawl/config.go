@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,6 +49,7 @@ type config struct {
 	memory     size
 	logLevel   string
 	cpuProfile string
+	withStdin  bool
 	file       string
 	// pluginConfig is what each plugin reads with the operation "config", by the plugin's name; from the file only.
 	pluginConfig map[string]map[string]string
@@ -82,7 +84,9 @@ func (c *config) hostFlags(f *pflag.FlagSet) {
 	f.Var(&c.memory, "memory-limit", "`BYTES` of memory that the garbage collector tries to stay below (GOMEMLIMIT wins)")
 	f.Var(&c.reserveLow, "store-reserve-low", "free `BYTES` below which decisions are refused too")
 	f.StringVar(&c.cpuProfile, "cpu-profile", "", "write a CPU profile of the whole run to this file")
-	_ = f.MarkHidden("cpu-profile") // it is there; for those who measure
+	f.BoolVar(&c.withStdin, "end-with-stdin", false, "end when standard input does, as it does with the process that holds its other end")
+	_ = f.MarkHidden("end-with-stdin") // for the demo: whatever becomes of that, no host stays behind
+	_ = f.MarkHidden("cpu-profile")    // it is there; for those who measure
 	f.StringVar(&c.logLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
 }
 
@@ -151,6 +155,19 @@ func (c *config) check() error {
 		}
 	}
 	return nil
+}
+
+// cacheDir is where modules stay compiled between two calls of a developer, "" where there is no such place.
+func (c *config) cacheDir() string {
+	dir := c.getenv("XDG_CACHE_HOME")
+	if home := c.getenv("HOME"); dir == "" && home != "" {
+		dir = filepath.Join(home, ".cache")
+	}
+	dir = filepath.Join(dir, "pawl")
+	if !filepath.IsAbs(dir) || os.MkdirAll(dir, 0o700) != nil {
+		return ""
+	}
+	return dir
 }
 
 func environment(setting string) string {

@@ -9,8 +9,10 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,7 +45,15 @@ func (a *app) demoCommand() *cobra.Command {
 way, starts it again, asks you to decide, and shows what happened. Everything is removed at the end.`,
 		Example: "  pawl demo\n  pawl demo --yes      # without questions, for scripts",
 		Args:    cobra.NoArgs,
-		RunE:    func(c *cobra.Command, _ []string) error { return a.demo(c.Context(), yes) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if a.json {
+				return usagef("the demo is a story for people, there is no --json of it")
+			}
+			// A closed terminal, and a pipe that nobody reads any more, end it as an interrupt does: with everything removed.
+			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGHUP, syscall.SIGPIPE)
+			defer stop()
+			return a.demo(ctx, yes)
+		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "approve without asking")
 	return c

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -129,6 +134,74 @@ func TestDemoYes(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(tmp, "pawl-demo-*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("the demo left %v behind: %v", left, err)
+	}
+}
+
+// However the demo ends, no host stays behind; and where it can still do something, no folder either.
+func TestDemoLeavesNoHostBehind(t *testing.T) {
+	t.Parallel()
+	pawl, err := exec.LookPath("pawl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, end := range map[string]func(*os.Process, io.Closer) error{
+		"the terminal closes":  func(p *os.Process, _ io.Closer) error { return p.Signal(syscall.SIGHUP) },
+		"nobody reads on":      func(_ *os.Process, out io.Closer) error { return out.Close() },
+		"killed, the hard way": func(p *os.Process, _ io.Closer) error { return p.Kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tmp := t.TempDir()
+			cmd := exec.CommandContext(t.Context(), pawl, "demo")
+			cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+			typed, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			address, lines := "", bufio.NewReader(out)
+			for !strings.Contains(address, "starts again") { // the second host is the one that waits with the person
+				if address, err = lines.ReadString('\n'); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for !strings.Contains(address, "asked by") {
+				if address, err = lines.ReadString('\n'); err != nil {
+					t.Fatal(err)
+				}
+			}
+			hosts, err := filepath.Glob(filepath.Join(tmp, "pawl-demo-*", "data", "db", "LOCK"))
+			if err != nil || len(hosts) != 1 {
+				t.Fatalf("no host runs: %v %v", hosts, err)
+			}
+			if err := end(cmd.Process, out); err != nil {
+				t.Fatal(err)
+			}
+			typed.Write([]byte("y\n")) // so that a story which nobody reads is told to its end
+			_ = cmd.Wait()
+			held := func() bool {
+				s, err := openStore(filepath.Dir(filepath.Dir(hosts[0])), 0, slog.New(slog.DiscardHandler))
+				if err == nil {
+					err = s.Close()
+				}
+				return err != nil
+			}
+			if name != "killed, the hard way" {
+				if _, err := os.Stat(hosts[0]); err == nil {
+					t.Error("the demo left its folder behind")
+				}
+				return
+			}
+			if !eventually(t.Context(), 15*time.Second, func() bool { return !held() }) {
+				t.Error("the host of a killed demo still has its folder")
+			}
+		})
 	}
 }
 

@@ -33,7 +33,7 @@ checks and limits. Policies and approvals are the host's, so none stop a call he
 		Use: "inspect FILE.wasm", Short: "Check a plugin and show its tools, limits and permissions", Example: "  pawl plugin inspect hello.wasm",
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			set, err := openPlugin(c.Context(), args[0], nil)
+			set, err := a.openPlugin(c.Context(), args[0], nil)
 			if err != nil {
 				return err
 			}
@@ -67,7 +67,7 @@ in its context.`,
 					return usagef("--tool-context: %w", err)
 				}
 			}
-			set, err := openPlugin(c.Context(), args[0], config)
+			set, err := a.openPlugin(c.Context(), args[0], config)
 			if err != nil {
 				return err
 			}
@@ -114,7 +114,7 @@ in its context.`,
 }
 
 // openPlugin loads one plugin file, with the manifest that may lie beside it.
-func openPlugin(ctx context.Context, file string, config map[string]string) (*plugins.Set, error) {
+func (a *app) openPlugin(ctx context.Context, file string, config map[string]string) (*plugins.Set, error) {
 	name := strings.TrimSuffix(filepath.Base(file), ".wasm")
 	module, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +130,7 @@ func openPlugin(ctx context.Context, file string, config map[string]string) (*pl
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	set, err := plugins.Open(ctx, plugins.Options{Bundled: folder, Config: map[string]map[string]string{name: config}})
+	set, err := plugins.Open(ctx, plugins.Options{Bundled: folder, CacheDir: a.cacheDir(), Config: map[string]map[string]string{name: config}})
 	if err != nil {
 		return nil, err
 	}

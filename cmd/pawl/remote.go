@@ -26,6 +26,9 @@ func (a *app) remote() (*remote, error) {
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return nil, usagef("%q is not the address of a host: set PAWL_URL (or --url) to something like http://127.0.0.1:8080", a.url)
 	}
+	if strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/v1") {
+		return nil, usagef("%q: the address of a host is without /v1", a.url)
+	}
 	if a.key == "" {
 		return nil, &exitError{exitRefused, errors.New(
 			"no key: set PAWL_KEY to an API key (of a --dev host they are in dev-keys.json of its data folder)")}
@@ -127,6 +130,9 @@ func (r *remote) explain(ctx context.Context, err error) error {
 		return errors.New("interrupted")
 	}
 	if e, ok := errors.AsType[*url.Error](err); ok {
+		if strings.Contains(e.Err.Error(), "server gave HTTP response to HTTPS client") {
+			return usagef("the host at %s speaks plain HTTP: write http:// in PAWL_URL (or --url)", r.URL)
+		}
 		return &exitError{exitAway, fmt.Errorf("cannot reach the host at %s: %w: is it running? (PAWL_URL)", r.URL, e.Err)}
 	}
 	return &exitError{exitAway, err}

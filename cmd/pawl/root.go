@@ -71,14 +71,29 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	if err == nil {
 		return exitOK
 	}
-	if p, ok := errors.AsType[*problem](err); ok {
+	if p, ok := errors.AsType[*problem](err); ok && !a.json {
 		p.asTyped(c)
 	}
 	// A quiet error has said what it had to say on the way: exit 6 after the list of what waits.
-	if text := err.Error(); text != "" {
+	switch text := err.Error(); {
+	case text == "":
+	case a.json:
+		a.complain(err)
+	default:
 		fmt.Fprintln(stderr, "pawl: "+visibleLines(text))
 	}
 	return exitCode(err)
+}
+
+// complain prints an error for programs: the host's problem as it came, or what this program has to say.
+func (a *app) complain(err error) {
+	var v any = map[string]any{"detail": err.Error(), "exit_code": exitCode(err)}
+	if p, ok := errors.AsType[*problem](err); ok {
+		v = p.Problem
+	}
+	if raw, err := marshal(v); err == nil {
+		fmt.Fprintln(a.stderr, visibleJSON(string(raw)))
+	}
 }
 
 func (a *app) root() *cobra.Command {
@@ -97,7 +112,7 @@ http://127.0.0.1:8080), and PAWL_KEY who you are.
 		SilenceErrors:     true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return a.load(c) },
 	}
-	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, for programs")
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, for programs; errors too, to standard error")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef("%w: see %s --help", err, c.CommandPath()) })
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages |", "FlagUsages | plainFlags |"))
 	root.AddGroup(&cobra.Group{ID: "host", Title: "The host:"}, &cobra.Group{ID: "work", Title: "Runs and decisions:"},

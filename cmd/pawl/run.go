@@ -73,7 +73,7 @@ A value that begins with @ is read from that file (JSON or YAML), @- from standa
 			}
 			if o.detach {
 				if a.json {
-					return a.printRaw(raw)
+					return a.printRun(raw)
 				}
 				_, err := fmt.Fprintln(a.stdout, visible(run.ID))
 				return err
@@ -142,7 +142,7 @@ func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error
 			return nil
 		}
 		if !a.json {
-			a.showPause(run)
+			a.showPause(run, !wait)
 		}
 		if wait {
 			return nil
@@ -180,7 +180,7 @@ func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error
 }
 
 // showPause prints what a run waits for and how to decide it.
-func (a *app) showPause(run host.Run) {
+func (a *app) showPause(run host.Run, leaving bool) {
 	fmt.Fprintf(a.stdout, "\nthe run waits (%s) until somebody decides:\n", visible(string(run.State)))
 	for _, p := range run.Pause.Approvals {
 		if p.State != store.ApprovalPending {
@@ -189,6 +189,10 @@ func (a *app) showPause(run host.Run) {
 		fmt.Fprintln(a.stdout)
 		showApproval(a.stdout, p, false)
 		howToDecide(a.stdout, p, false)
+	}
+	if !leaving {
+		fmt.Fprintln(a.stdout)
+		return
 	}
 	fmt.Fprintf(a.stdout, "\nthen: pawl run --attach %s --wait\n", visible(run.ID))
 }

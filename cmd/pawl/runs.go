@@ -94,7 +94,7 @@ nothing.`,
 				}
 			}
 			if a.json {
-				err := a.printRaw(run)
+				err := a.printRun(run)
 				if err == nil && trajectory {
 					err = a.printRaw(messages)
 				}
@@ -195,7 +195,7 @@ has ended stays as it is (exit code 5, unless it was cancelled before).`,
 				return err
 			}
 			if a.json {
-				if err := a.printRaw(raw); err != nil {
+				if err := a.printRun(raw); err != nil {
 					return err
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -51,7 +52,12 @@ verify. With --dev a key is made and kept in DATA/host.key.`,
 		Example: `  pawl serve --dev --data ./data
   PAWL_HOST_KEY=$(openssl rand -hex 32) pawl serve --data /var/lib/pawl --rules /etc/pawl/rules --plugins /etc/pawl/plugins`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), nil) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if a.json {
+				return usagef("serve has no use for --json: its log is text")
+			}
+			return a.serve(c.Context(), nil)
+		},
 	}
 	a.hostFlags(c.Flags())
 	return c
@@ -68,6 +74,15 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 	}
 	if a.dev && a.foreign() {
 		return usagef("%s has a database that --dev did not make: leave --dev out, or take another folder", a.data)
+	}
+	if a.withStdin {
+		var stop context.CancelFunc
+		ctx, stop = context.WithCancel(ctx)
+		defer stop()
+		go func() { // ends with the process
+			_, _ = io.Copy(io.Discard, a.stdin)
+			stop()
+		}()
 	}
 	if a.getenv("GOMEMLIMIT") == "" && a.memory > 0 {
 		debug.SetMemoryLimit(int64(a.memory))

@@ -66,7 +66,7 @@ the agent with the name default, once somebody has saved one.`,
 				return err
 			}
 			if a.json {
-				if err := a.printRaw(raw); err != nil {
+				if err := a.printRun(raw); err != nil {
 					return err
 				}
 			}
@@ -102,7 +102,7 @@ func (a *app) outcome(raw json.RawMessage) error {
 	case out.Run.State == store.RunSucceeded:
 		return a.printRaw(out.Result)
 	case out.Run.Pause != nil && !a.json:
-		a.showPause(out.Run)
+		a.showPause(out.Run, true)
 	case !a.json:
 		fmt.Fprintf(a.stdout, "run %s is %s; follow it with pawl run --attach\n", visible(out.Run.ID), visible(string(out.Run.State)))
 	}
