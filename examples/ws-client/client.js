@@ -14,17 +14,29 @@ import { parseArgs } from "node:util";
 import WebSocket from "ws";
 import { visible, visibleJSON } from "./visible.js";
 
-const { values: options } = parseArgs({
-  options: {
-    run: { type: "string" },
-    decide: { type: "string", default: "ask" },
-    once: { type: "boolean", default: false },
-  },
-});
+const usage = "usage: PAWL_URL=… PAWL_KEY=… node client.js [--run RUN] [--decide ask|approve|reject] [--once]";
+let options;
+try {
+  ({ values: options } = parseArgs({
+    options: {
+      run: { type: "string" },
+      decide: { type: "string", default: "ask" },
+      once: { type: "boolean", default: false },
+      help: { type: "boolean", default: false },
+    },
+  }));
+} catch (error) {
+  console.error(`${visible(error.message)}\n${usage}`);
+  process.exit(2);
+}
+if (options.help) {
+  console.log(usage);
+  process.exit(0);
+}
 const base = (process.env.PAWL_URL ?? "http://127.0.0.1:8080").replace(/\/$/, "");
 const key = process.env.PAWL_KEY;
-if (!key || !["ask", "approve", "reject"].includes(options.decide)) {
-  console.error("usage: PAWL_URL=… PAWL_KEY=… node client.js [--run RUN] [--decide ask|approve|reject] [--once]");
+if (!key || !URL.canParse(base) || !["ask", "approve", "reject"].includes(options.decide)) {
+  console.error(usage);
   process.exit(2);
 }
 
@@ -165,13 +177,20 @@ function enqueue(pauseId, approvals, decide) {
   if (seen.has(pauseId)) return;
   seen.add(pauseId);
   asking = asking.then(async () => {
+    // All of them are shown before the first question: one decision may depend on what else would run.
     const decisions = [];
-    for (const a of (await approvals()).filter((a) => a.pause_id === pauseId && a.state === "pending")) {
-      show(a);
+    const open = (await approvals()).filter((a) => a.pause_id === pauseId && a.state === "pending");
+    open.forEach(show);
+    for (const a of open) {
+      if (open.length > 1) console.log(`\n${visible(a.tool)}, digest ${visible(a.args_digest)}`);
       decisions.push({ approval_id: a.id, args_digest: a.args_digest, ...(await choose(a)) });
     }
     if (decisions.length > 0) decide(decisions);
   }).catch((error) => {
+    if (error instanceof NobodyThere) {
+      console.error(error.message);
+      process.exit(1);
+    }
     seen.delete(pauseId); // it is asked about again after the next connect
     console.error(visible(error.message));
   });
@@ -185,19 +204,43 @@ function show(a) {
   console.log(`  digest ${visible(a.args_digest)}`);
 }
 
+class NobodyThere extends Error {}
+
 async function choose(a) {
   if (options.decide !== "ask") return { kind: options.decide };
-  const terminal = readline.createInterface({ input: process.stdin, output: process.stdout });
-  try {
-    for (;;) {
-      const kind = (await terminal.question(`  ${a.allowed_decisions.join(", ")}? `)).trim();
-      if (kind === "approve" || kind === "reject") return { kind };
-      if (kind === "respond") return { kind, message: await terminal.question("  the result: ") };
-      if (kind === "edit") return { kind, arguments: JSON.parse(await terminal.question("  the new arguments (JSON): ")) };
+  for (;;) {
+    const kind = (await question(`  ${a.allowed_decisions.map(visible).join(", ")}? `)).trim();
+    if (!a.allowed_decisions.includes(kind)) {
+      console.log(`  ${visible(JSON.stringify(kind))} is none of these`);
+      continue;
     }
-  } finally {
-    terminal.close();
+    switch (kind) {
+      case "approve":
+      case "reject":
+        return { kind };
+      case "respond":
+        return { kind, message: await question("  the result: ") };
+      case "edit":
+        try {
+          return { kind, arguments: JSON.parse(await question("  the new arguments (JSON): ")) };
+        } catch (error) {
+          if (error instanceof NobodyThere) throw error;
+          console.log(`  that is not JSON: ${visible(error.message)}`);
+        }
+    }
   }
+}
+
+// One reader for all questions: lines that were typed ahead belong to the next one.
+let terminal, lines;
+
+async function question(text) {
+  terminal ??= readline.createInterface({ input: process.stdin });
+  lines ??= terminal[Symbol.asyncIterator]();
+  process.stdout.write(text);
+  const line = await lines.next();
+  if (line.done) throw new NobodyThere("\nno answer, nothing was decided: use --decide where nobody can type");
+  return line.value;
 }
 
 for (let pauseMs = 100; ; pauseMs = Math.min(pauseMs * 2, 5000)) {
@@ -205,8 +248,11 @@ for (let pauseMs = 100; ; pauseMs = Math.min(pauseMs * 2, 5000)) {
     if (!(await connect())) break;
     pauseMs = 100;
   } catch (error) {
-    console.error(visible(error.message));
+    // fetch hides in cause what a person needs; a host that is down or restarts is tried again, slower each time.
+    const why = error.cause ? `cannot reach ${base}: ${error.cause.code ?? error.cause.message}` : error.message;
+    console.error(visible(why) + (error.fatal ? "" : `, trying again in ${pauseMs / 1000} s`));
     if (error.fatal) process.exit(1);
   }
   await new Promise((next) => setTimeout(next, pauseMs));
 }
+terminal?.close(); // or the process would go on waiting for lines

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,6 +62,39 @@ func TestClientShowsAndDecides(t *testing.T) {
 		}
 		c.stop()
 	})
+	t.Run("asked, with both shown before the first question; a word that is none is asked again", func(t *testing.T) {
+		run := h.run(t)
+		c := node(t, h, "--run", run, "<approve\nperhaps\nreject\n")
+		c.exits(t, 0)
+		c.prints(t, `"perhaps" is none of these`)
+		if first, second := strings.Index(c.out.String(), `content: "ho"`), strings.Index(c.out.String(), "approve, edit, reject, respond?"); first < 0 || second < first {
+			t.Errorf("the second call is not shown before the first question:\n%s", c.out.String())
+		}
+		if got := h.errors(t, run); strings.TrimSpace(got) != "rejected" {
+			t.Errorf("the calls ended with %q", got)
+		}
+	})
+	t.Run("nobody there: nothing is decided", func(t *testing.T) {
+		run := h.run(t)
+		c := node(t, h, "--run", run, "<approve\n")
+		c.exits(t, 1)
+		c.prints(t, "nothing was decided")
+		if got := h.state(t, run); got != "awaiting_approval" {
+			t.Errorf("the run is %s", got)
+		}
+	})
+	t.Run("words that are none", func(t *testing.T) {
+		none := &server{addr: h.addr, keys: map[string]string{"admin": h.keys["admin"]}}
+		c := node(t, none, "--hlep")
+		c.exits(t, 2)
+		c.prints(t, "usage:")
+		node(t, none, "--help").exits(t, 0)
+		closed := httptest.NewServer(http.NotFoundHandler())
+		closed.Close()
+		c = node(t, &server{addr: strings.TrimPrefix(closed.URL, "http://"), keys: none.keys})
+		c.waitsFor(t, "cannot reach "+closed.URL+": ECONNREFUSED, trying again in 0.2 s")
+		c.stop()
+	})
 	t.Run("a key that is none", func(t *testing.T) {
 		bad := *h
 		bad.keys = map[string]string{"admin": "pawl_none"}
@@ -82,7 +116,12 @@ func needs(t *testing.T) func(t *testing.T, h *server, args ...string) *client {
 	}
 	return func(t *testing.T, h *server, args ...string) *client {
 		t.Helper()
+		typed := ""
+		if n := len(args); n > 0 && strings.HasPrefix(args[n-1], "<") {
+			args, typed = args[:n-1], args[n-1][1:]
+		}
 		c := &client{cmd: exec.Command(path, append([]string{"client.js"}, args...)...)}
+		c.cmd.Stdin = strings.NewReader(typed)
 		c.cmd.Env = append(os.Environ(), "PAWL_URL=http://"+h.addr, "PAWL_KEY="+h.keys["admin"])
 		c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
 		if err := c.cmd.Start(); err != nil {
@@ -257,6 +296,13 @@ func (h *server) ends(t *testing.T, id string) string {
 }
 
 // errors returns the codes of the calls that failed.
+func (h *server) state(t *testing.T, id string) string {
+	t.Helper()
+	var r run
+	h.do(t, "admin", http.MethodGet, "/v1/runs/"+id, "", &r)
+	return r.State
+}
+
 func (h *server) errors(t *testing.T, id string) string {
 	t.Helper()
 	var r run
