@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"sync"
@@ -335,8 +336,33 @@ func (h *Host) SaveAgent(ctx context.Context, a Actor, name string, body Lazy[js
 		} else if err != nil {
 			return Agent{}, false, err
 		}
-		return Agent{Name: name, Version: next.Version, UpdatedAt: Time(now), UpdatedBy: a.ID, AgentDoc: v.doc}, created, nil
+		saved := Agent{Name: name, Version: next.Version, UpdatedAt: Time(now), UpdatedBy: a.ID, AgentDoc: v.doc}
+		saved.Warnings = h.doubts(v.doc)
+		return saved, created, nil
 	}
+}
+
+// doubts are what a save accepts and its author should look at: tools come and go, so a name that nothing has is no error, but a
+// misspelt one in interrupt_on stops nothing.
+func (h *Host) doubts(d AgentDoc) (out []string) {
+	known := map[string]bool{}
+	for _, name := range d.Tools {
+		known[name] = true
+		t, ok := h.plugins.Lookup(name)
+		if !ok {
+			out = append(out, fmt.Sprintf("tools: no tool %q is installed; calls of it end with unknown_tool", name))
+			continue
+		}
+		known[t.Bare], known[t.Plugin+"."+t.Bare] = true, true
+	}
+	var on map[string]json.RawMessage
+	_ = json.Unmarshal(d.InterruptOn, &on) // it was compiled: an object, or absent
+	for _, name := range slices.Sorted(maps.Keys(on)) {
+		if !known[name] {
+			out = append(out, fmt.Sprintf("interrupt_on: no tool of this agent is called %q; the entry stops nothing", name))
+		}
+	}
+	return out
 }
 
 // DeleteAgent ends an agent for new runs; runs that pinned it go on. A later save continues its version numbers.

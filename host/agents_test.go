@@ -292,3 +292,20 @@ func TestAgents_RacingSavesAreOneVersionEach(t *testing.T) {
 		t.Errorf("the current version is %q, want that of version 20 (%d); %d were the first; %v", a.System, last, n, err)
 	}
 }
+
+// What a save accepts and is probably a mistake is told with it: a misspelt name in interrupt_on stops nothing.
+func TestAgents_AMisspeltNameIsToldWithTheSave(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	a, _, err := h.SaveAgent(t.Context(), hosttest.Owner, "typo", hosttest.Body(json.RawMessage(
+		`{"planner":{"kind":"external"},"tools":["write_file","nosuch"],"interrupt_on":{"wirte_file":true,"write_file":true,"test.write_file":true}}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Warnings) != 2 || !strings.Contains(a.Warnings[0], `"nosuch"`) || !strings.Contains(a.Warnings[1], `"wirte_file"`) {
+		t.Errorf("warnings %q", a.Warnings)
+	}
+	if again, err := h.GetAgent(t.Context(), hosttest.Owner, "typo"); err != nil || again.Warnings != nil {
+		t.Errorf("%v %q", err, again.Warnings)
+	}
+}

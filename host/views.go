@@ -139,6 +139,8 @@ type Agent struct {
 	UpdatedAt Time   `json:"updated_at"`
 	UpdatedBy string `json:"updated_by"`
 	AgentDoc
+	// Warnings are told with a save: what was accepted and is probably a mistake.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // Key is an API key without its secret.
