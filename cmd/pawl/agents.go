@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/sdk/client"
 )
 
 func (a *app) agentsCommand() *cobra.Command {
@@ -76,19 +77,15 @@ warned of.`,
 			if err := r.call(c.Context(), http.MethodPut, agentPath(args[0]), doc, &raw); err != nil {
 				return err
 			}
-			doubts, err := r.doubts(c.Context(), raw)
-			if err != nil {
-				doubts = []string{"saved, but its names could not be checked: " + err.Error()}
+			var saved client.SavedAgent
+			if err := json.Unmarshal(raw, &saved); err != nil {
+				return err
 			}
-			for _, d := range doubts {
-				fmt.Fprintln(a.stderr, "warning: "+visibleJSON(d))
+			for _, w := range saved.Warnings {
+				fmt.Fprintln(a.stderr, "warning: "+visible(w))
 			}
 			if a.json {
 				return a.printRaw(raw)
-			}
-			var saved struct{ Version uint64 }
-			if err := json.Unmarshal(raw, &saved); err != nil {
-				return err
 			}
 			_, err = fmt.Fprintf(a.stdout, "agent %s saved as version %d\n", visible(args[0]), saved.Version)
 			return err

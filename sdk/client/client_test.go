@@ -86,6 +86,35 @@ func TestIdsStayOnePieceOfThePath(t *testing.T) {
 	}
 }
 
+// A host with many tools answers in pages; a client that read one of them would take the rest for missing.
+func TestToolsAreAllOfThem(t *testing.T) {
+	t.Parallel()
+	page := func(cursor, answer string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if got := r.URL.Query().Get("cursor"); got != cursor {
+				t.Errorf("asked for the page %q, want %q", got, cursor)
+			}
+			fmt.Fprint(w, answer)
+		}
+	}
+	c, _ := server(t, page("", `{"tools":[{"name":"a"}],"next":"p2"}`), page("p2", `{"tools":[{"name":"b"}]}`))
+	tools, err := c.Tools(context.Background())
+	if err != nil || len(tools) != 2 || tools[0].Name != "a" || tools[1].Name != "b" {
+		t.Errorf("%v %v", tools, err)
+	}
+}
+
+func TestASaveTellsWhatIsProbablyAMistake(t *testing.T) {
+	t.Parallel()
+	c, _ := server(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"version":3,"warnings":["w"],"tools":[]}`)
+	})
+	saved, err := c.SaveAgent(context.Background(), "ops", map[string]any{})
+	if err != nil || saved.Version != 3 || len(saved.Warnings) != 1 {
+		t.Errorf("%+v %v", saved, err)
+	}
+}
+
 func TestRefusalsAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	c, keys := server(t, refuse(409, "already_decided"))

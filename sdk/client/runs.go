@@ -220,18 +220,34 @@ type Tool struct {
 	Effects      string          `json:"effects"`
 }
 
-// Tools lists the host's tools.
-func (c *Client) Tools(ctx context.Context) ([]Tool, error) {
-	var out struct{ Tools []Tool }
-	_, err := c.do(ctx, call{method: http.MethodGet, path: "/v1/tools"}, &out)
-	return out.Tools, err
+// Tools lists the host's tools, all of them.
+func (c *Client) Tools(ctx context.Context) (tools []Tool, err error) {
+	for p := (Page{Limit: 200}); ; {
+		var out struct {
+			Tools []Tool
+			Next  string
+		}
+		if _, err := c.do(ctx, call{method: http.MethodGet, path: "/v1/tools", query: p.query()}, &out); err != nil {
+			return nil, err
+		}
+		tools = append(tools, out.Tools...)
+		if p.Cursor = out.Next; p.Cursor == "" {
+			return tools, nil
+		}
+	}
 }
 
-// SaveAgent saves an agent's document (any value that encodes to it) as its next version, and returns that.
-func (c *Client) SaveAgent(ctx context.Context, name string, doc any) (version uint64, err error) {
-	var out struct{ Version uint64 }
-	_, err = c.do(ctx, call{method: http.MethodPut, path: "/v1/agents/" + url.PathEscape(name), body: doc}, &out)
-	return out.Version, err
+// SavedAgent is what a save made. Warnings tell what was accepted and is probably a mistake, such as a rule for a tool that the agent
+// does not have: show them to whoever wrote the document.
+type SavedAgent struct {
+	Version  uint64   `json:"version"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// SaveAgent saves an agent's document (any value that encodes to it) as its next version.
+func (c *Client) SaveAgent(ctx context.Context, name string, doc any) (saved SavedAgent, err error) {
+	_, err = c.do(ctx, call{method: http.MethodPut, path: "/v1/agents/" + url.PathEscape(name), body: doc}, &saved)
+	return saved, err
 }
 
 // Agent returns an agent's document with its name and version.
