@@ -398,7 +398,7 @@ func (h *Host) invoke(ctx context.Context, r *run, c *store.Call) *plugins.Resul
 	}
 	space := kvKey(r.Tenant, tool.Plugin)
 	return h.plugins.Call(ctx, plugins.Call{
-		Tool: tool, RunID: r.ID, CallID: c.ID, Time: c.StartedAt, Arguments: args, ToolContext: tc, Approvals: flags(c.Grants),
+		Tool: tool, Owner: r.Tenant, RunID: r.ID, CallID: c.ID, Time: c.StartedAt, Arguments: args, ToolContext: tc, Approvals: flags(c.Grants),
 		KV: plugins.KV{
 			Get: func(ctx context.Context, key string) (plugins.KVItem, error) { return h.kvGet(ctx, space, key) },
 			List: func(ctx context.Context, prefix, after string, limit int) ([]string, error) {

@@ -128,7 +128,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 	h := &Host{
 		store: c.Store, policy: c.Policy, plugins: c.Plugins, planners: c.Planners, keys: c.HostKeys, log: c.Log, clock: c.Now, rand: c.Rand,
 		workers: c.Workers, approvalTTL: c.ApprovalTTL, sweepInterval: c.SweepInterval, retention: c.Retention, grace: c.Grace,
-		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
+		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(c.Workers), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
 	}
 	h.boot = h.id("boot")
 	if err := h.recover(ctx); err != nil {

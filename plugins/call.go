@@ -14,6 +14,7 @@ import (
 // Call is one tool call. The JSON members are canonical I-JSON that the host has checked.
 type Call struct {
 	Tool        *Tool
+	Owner       string // whose call it is: no owner has all slots for guests
 	RunID       string
 	CallID      string
 	Arguments   json.RawMessage // an object, as [Tool.Check] filled it
@@ -33,13 +34,11 @@ func (s *Set) Call(ctx context.Context, c Call) *Result {
 	defer s.calls.Done()
 	p := c.Tool.plugin
 	if p.guest != nil {
-		// A guest may take its whole memory limit: how many there are is the host's to say, not a batch's.
-		select {
-		case s.slots <- struct{}{}:
-			defer func() { <-s.slots }()
-		case <-ctx.Done():
+		release, err := s.slots.acquire(ctx, c.Owner)
+		if err != nil {
 			return &Result{Failure: &Failure{Code: CodeCancelled, Message: "the call was cancelled before it began", Retryable: true}}
 		}
+		defer release()
 	}
 	start := time.Now()
 	ses := &Session{call: &c, lim: p.limits}

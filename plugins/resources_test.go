@@ -34,7 +34,7 @@ func TestInvariant11_ManyTablesShareOneLimit(t *testing.T) {
 // a call that is cancelled while it waits never begins.
 func TestInvariant11_GuestsWaitForASlot(t *testing.T) {
 	t.Parallel()
-	s := openGuest(t, "core", manifestOf(2, coreTools, `"permissions":{"kv":"ro"}`), Limits{Guests: 2})
+	s := openGuest(t, "core", manifestOf(2, coreTools, `"permissions":{"kv":"ro"}`), Limits{Guests: 3})
 	var running, most atomic.Int32
 	full, release := make(chan struct{}), make(chan struct{})
 	kv := KV{Get: func(context.Context, string) (KVItem, error) {
@@ -69,8 +69,43 @@ func TestInvariant11_GuestsWaitForASlot(t *testing.T) {
 	}
 	close(release)
 	wg.Wait()
-	if n := most.Load(); n != 2 {
-		t.Errorf("%d guests ran at the same time, want 2", n)
+	if n := most.Load(); n != 2 { // one of three is kept for others
+		t.Errorf("%d guests of one owner ran at the same time, want 2", n)
+	}
+}
+
+// An owner whose calls take all it may have keeps nobody else from beginning, and leaves nothing behind.
+func TestSlotsAreSharedAmongOwners(t *testing.T) {
+	t.Parallel()
+	s := newSlots(8)
+	var held []func()
+	for range 6 {
+		release, err := s.acquire(t.Context(), "greedy")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, release)
+	}
+	short, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.acquire(short, "greedy"); err == nil {
+		t.Error("one owner has more than six of eight slots")
+	}
+	for range 2 {
+		release, err := s.acquire(t.Context(), "other")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, release)
+	}
+	if _, err := s.acquire(short, "third"); err == nil {
+		t.Error("more than eight slots")
+	}
+	for _, release := range held {
+		release()
+	}
+	if len(s.owners) != 0 || len(s.all) != 0 {
+		t.Errorf("%d owners and %d slots are left", len(s.owners), len(s.all))
 	}
 }
 

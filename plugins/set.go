@@ -33,7 +33,7 @@ type Set struct {
 	log   *slog.Logger
 	cache string         // the compile cache's folder, "" for none
 	calls sync.WaitGroup // running calls, so that Close can wait
-	slots chan struct{}  // one for each guest that runs
+	slots *slots
 
 	mu      sync.RWMutex
 	closed  bool
@@ -52,7 +52,7 @@ type Skipped struct{ Plugin, Reason string }
 func Open(ctx context.Context, o Options) (*Set, error) {
 	s := &Set{opt: o, log: o.Log}
 	s.opt.Limits = o.Limits.withDefaults()
-	s.slots = make(chan struct{}, s.opt.Limits.Guests)
+	s.slots = newSlots(s.opt.Limits.Guests)
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

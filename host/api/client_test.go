@@ -20,8 +20,8 @@ func TestGoClientDoesTheWholeJob(t *testing.T) {
 	defer cancel()
 	owner, admin, member := r.client("owner"), r.client("admin"), r.client("member")
 	doc := map[string]any{"planner": map[string]any{"kind": "script", "turns": json.RawMessage(memoryWrite)}, "tools": []string{"write_file"}}
-	if v, err := owner.SaveAgent(ctx, "mine", doc); err != nil || v != 1 {
-		t.Fatalf("version %d, %v", v, err)
+	if v, err := owner.SaveAgent(ctx, "mine", doc); err != nil || v.Version != 1 {
+		t.Fatalf("%+v, %v", v, err)
 	}
 	if _, err := member.SaveAgent(ctx, "mine", doc); client.Code(err) != "forbidden" {
 		t.Errorf("a member saved an agent: %v", err)
