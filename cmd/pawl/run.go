@@ -151,8 +151,8 @@ func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error
 	})
 	if run := planner.Load(); run != nil {
 		if !a.json {
-			fmt.Fprintf(a.stdout, "\nthe run waits for turn %d of its planner (POST %s/calls or /finish)\n\nto end it: pawl runs cancel %s\n",
-				run.Turn+1, runPath(visible(id)), visible(id))
+			fmt.Fprintf(a.stdout, "\nthe run waits for turn %[1]d of its planner:\n\n"+
+				"    pawl runs propose %[2]s --calls '[…]'\n    pawl runs finish %[2]s --output '…'\n    pawl runs cancel %[2]s\n", run.Turn+1, visible(id))
 		}
 		return errWaiting
 	}
@@ -204,8 +204,12 @@ func runPath(id string) string { return "/v1/runs/" + url.PathEscape(id) }
 func (a *app) jsonValue(text string) (json.RawMessage, error) {
 	name, isFile := strings.CutPrefix(text, "@")
 	if !isFile {
-		if !json.Valid([]byte(text)) {
-			return nil, fmt.Errorf("%s is not JSON: a string needs its quotes", visible(text))
+		var v json.RawMessage
+		if err := json.Unmarshal([]byte(text), &v); err != nil {
+			if !strings.ContainsAny(text[:min(1, len(text))], `{["`) {
+				err = errors.New("a string needs its quotes")
+			}
+			return nil, fmt.Errorf("%s is not JSON: %w", cut(text, 200), err)
 		}
 		return json.RawMessage(text), nil
 	}

@@ -16,13 +16,14 @@ import (
 func (a *app) runsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "runs",
-		Short: "See runs, and cancel one",
-		Long:  `Lists runs, shows one with its calls, and cancels one. To start a run and to follow it there is "pawl run".`,
+		Short: "See runs, drive and cancel one",
+		Long:  `Lists runs, shows one with its calls, cancels one, and makes the moves of a planner that is somewhere else. To start a run and to follow it there is "pawl run".`,
 		Example: `  pawl runs list --state awaiting_approval
   pawl runs show run_0199… --trajectory
   pawl runs cancel run_0199…`,
 	}
 	c.AddCommand(a.runsList(), a.runsShow(), a.runsCancel())
+	c.AddCommand(a.runsMoves()...)
 	for _, sub := range c.Commands() {
 		a.clientFlags(sub.Flags())
 	}
@@ -167,7 +168,7 @@ func (a *app) showRun(v host.Run, full bool) {
 	case v.Pause != nil:
 		fmt.Fprintf(a.stdout, "\nwhat it waits for: pawl approvals show %s\n", id)
 	case v.State == store.RunAwaitingPlanner:
-		fmt.Fprintf(a.stdout, "\nit waits for turn %d of its planner; to end it: pawl runs cancel %s\n", v.Turn+1, id)
+		fmt.Fprintf(a.stdout, "\nit waits for turn %d of its planner: pawl runs propose, or finish; to end it: pawl runs cancel %s\n", v.Turn+1, id)
 	case !v.State.Ended():
 		fmt.Fprintf(a.stdout, "\nfollow it: pawl run --attach %s\n", id)
 	}
