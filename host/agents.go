@@ -146,13 +146,22 @@ func asInvalid(at string, err error) error {
 	return err
 }
 
-// agentCache keeps versions that are ready to run. They are immutable, so nothing is ever invalidated, only dropped.
+// agentCache keeps versions that are ready to run. They are immutable, so nothing is ever invalidated, only dropped, the oldest
+// first, when they weigh too much.
 type agentCache struct {
-	mu sync.Mutex
-	m  map[store.Key]*agentVersion
+	mu     sync.Mutex
+	m      map[store.Key]*agentVersion
+	order  []store.Key
+	weight int
 }
 
-const agentCacheSize = 1024
+// agentCacheWeight is about the bytes that the cache may take.
+const agentCacheWeight = 64 << 20
+
+// weigh estimates a version: its document, and its compiled rules, which take some forty times their text.
+func (v *agentVersion) weigh() int {
+	return 4<<10 + len(v.doc.Planner) + len(v.doc.System) + 40*len(v.doc.InterruptOn)
+}
 
 func (c *agentCache) get(k store.Key) *agentVersion {
 	c.mu.Lock()
@@ -163,10 +172,20 @@ func (c *agentCache) get(k store.Key) *agentVersion {
 func (c *agentCache) put(k store.Key, v *agentVersion) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.m == nil || len(c.m) >= agentCacheSize {
+	if c.m == nil {
 		c.m = map[store.Key]*agentVersion{}
 	}
+	if c.m[k] != nil {
+		return // two requests compiled it at the same time
+	}
 	c.m[k] = v
+	c.order = append(c.order, k)
+	for c.weight += v.weigh(); c.weight > agentCacheWeight && len(c.order) > 1; {
+		old := c.order[0]
+		c.order = c.order[1:]
+		c.weight -= c.m[old].weigh()
+		delete(c.m, old)
+	}
 }
 
 // agentVersion returns a version that a run pinned.

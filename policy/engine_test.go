@@ -336,3 +336,24 @@ func TestInvariant5_WhatIsNoDecisionIsARefusal(t *testing.T) {
 		t.Errorf("undefined gives %v, %+v", v, fail)
 	}
 }
+
+// Ids name rules: too many or too long ones are a decision of the wrong shape, and a pipe is not a module.
+func TestInvariant5_RuleIDsAndFilesAreBounded(t *testing.T) {
+	t.Parallel()
+	for name, rule := range map[string]string{
+		"many": `pause contains {"rule": sprintf("team/%d", [i])} if some i in numbers.range(1, 65)`,
+		"long": `pause contains {"rule": concat("", ["team/", sprintf("%v", [input.call.arguments])])} if true`,
+	} {
+		e, err := New(t.Context(), Options{Rules: fstest.MapFS{"a.rego": {Data: []byte("package pawl.rules\n\n" + rule + "\n")}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := e.Gate(t.Context(), nil, input("echo", `{"q":"`+strings.Repeat("x", 300)+`"}`)); d.Effect != Deny || d.Code != CodeShape {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+	_, err := New(t.Context(), Options{Rules: fstest.MapFS{"a.rego": {Mode: fs.ModeNamedPipe}}})
+	if err == nil || !strings.Contains(err.Error(), "a.rego") || !strings.Contains(err.Error(), "regular file") {
+		t.Errorf("a pipe: %v", err)
+	}
+}

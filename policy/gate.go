@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -108,6 +109,11 @@ func refuse(f *failure) Decision {
 	return Decision{Effect: Deny, Code: f.code, Reasons: []string{f.code}, Detail: f.detail}
 }
 
+const (
+	maxRules  = 64  // that stop one call
+	maxRuleID = 256 // bytes
+)
+
 // readDecision reads data.pawl.gate.decision and believes nothing: a pause needs all that a decision about it needs.
 func readDecision(v ast.Value) (Decision, *failure) {
 	shape := func(detail string) (Decision, *failure) { return Decision{}, &failure{CodeShape, detail} }
@@ -117,6 +123,10 @@ func readDecision(v ast.Value) (Decision, *failure) {
 	}
 	r := reader{obj: obj}
 	d := Decision{Effect: Effect(r.text("effect")), Rules: r.texts("rules")}
+	// The ids go where arguments must not: bounded, they name rules and carry nothing.
+	if len(d.Rules) > maxRules || slices.ContainsFunc(d.Rules, func(id string) bool { return len(id) > maxRuleID }) {
+		return shape(fmt.Sprintf("more than %d rules stop the call, or a rule's id is longer than %d bytes", maxRules, maxRuleID))
+	}
 	switch d.Effect {
 	case Allow:
 		if len(d.Rules) > 0 {

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"slices"
@@ -24,6 +25,22 @@ const (
 	maxModule  = 1 << 20 // bytes of one of the people's files
 	maxModules = 16 << 20
 )
+
+// readModule reads a little more than a module may have. What is not a file is not opened: opening a pipe waits for its writer,
+// for ever, and a device may never end.
+func readModule(rules fs.FS, name string) ([]byte, error) {
+	if st, err := fs.Stat(rules, name); err != nil {
+		return nil, err
+	} else if !st.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	f, err := rules.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxModule+1))
+}
 
 // load parses the base, the people's modules, and one generated module that collects from their packages.
 func load(rules fs.FS) (map[string]module, error) {
@@ -51,7 +68,7 @@ func load(rules fs.FS) (map[string]module, error) {
 		case d.IsDir(), path.Ext(name) != ".rego", strings.HasSuffix(name, "_test.rego"):
 			return nil
 		}
-		text, err := fs.ReadFile(rules, name)
+		text, err := readModule(rules, name)
 		if err != nil {
 			return fmt.Errorf("%s: cannot be read: %w", name, err)
 		}
