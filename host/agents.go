@@ -30,7 +30,7 @@ type AgentDoc struct {
 // AgentLimits bound one run.
 type AgentLimits struct {
 	// Turns is the number of turns (default 100, at most 10,000).
-	Turns int `json:"turns,omitempty"`
+	Turns *int `json:"turns,omitempty"`
 	// Active is the time that calls may run in all, such as "10m"; human time does not count. Default 1h.
 	Active string `json:"active,omitempty"`
 }
@@ -108,11 +108,10 @@ func (h *Host) parseAgent(name string, raw json.RawMessage) (*agentVersion, erro
 		}
 	}
 	if l := d.Limits; l != nil {
-		if l.Turns < 0 || l.Turns > maxTurns {
-			return nil, invalid("/limits/turns", "between 1 and %d", maxTurns)
-		}
-		if l.Turns > 0 {
-			v.turns = l.Turns
+		if l.Turns != nil {
+			if v.turns = *l.Turns; v.turns < 1 || v.turns > maxTurns {
+				return nil, invalid("/limits/turns", "between 1 and %d", maxTurns)
+			}
 		}
 		if l.Active != "" {
 			if v.active, err = positive(l.Active); err != nil {

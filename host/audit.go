@@ -95,7 +95,7 @@ func (h *Host) refuse(ctx context.Context, a Actor, rows []auditRecord, err erro
 	var c store.Change
 	for _, row := range rows {
 		row.Target = clip(row.Target, maxTarget) // it may be a caller's free text
-		if !h.firstRefusal(refusal{a.Tenant, a.ID, row.TargetKind + " " + row.Target, string(code)}) {
+		if !h.firstRefusal(refusal{a.Tenant, a.ID, row.Action + " " + row.TargetKind + " " + row.Target, string(code)}) {
 			continue
 		}
 		row.At, row.ActorKind, row.Actor, row.Outcome, row.Reason = h.now(), a.Kind, a.ID, outcome, string(code)

@@ -417,6 +417,9 @@ func (h *Host) RotateToken(ctx context.Context, a Actor, id string) (Run, error)
 		if !r.State.Paused() {
 			return Run{}, h.refused(ctx, a, "token.rotate", "run", id, errf(CodeWrongState, "the run is %s and has no resume token", r.State))
 		}
+		if r.overdue(h.now()) {
+			return Run{}, h.refused(ctx, a, "token.rotate", "run", id, errf(CodeApprovalExpired, "the pause expired at %s; start a new run", Time(r.pause.ExpiresAt)))
+		}
 		s := h.step(r)
 		s.rotate(a)
 		if err := h.commit(ctx, s); errors.Is(err, store.ErrConflict) {

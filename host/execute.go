@@ -146,8 +146,11 @@ func (h *Host) observe(ctx context.Context, s *step, c *store.Call, a *store.App
 			return err
 		}
 	}
-	if d.Kind == kindApprove && len(s.r.Grants) < maxGrants {
-		s.r.Grants = append(s.r.Grants, store.Grant{Key: approvalFlag(a), Tool: c.Tool, Digest: c.Digest, ArgsDigest: a.ArgsDigest})
+	if d.Kind == kindApprove {
+		if len(s.r.grants) == maxBatch { // of flags that nobody came for, the oldest goes
+			s.r.grants = s.r.grants[1:]
+		}
+		s.grant(store.Grant{Key: approvalFlag(a), Tool: c.Tool, Digest: c.Digest, ArgsDigest: a.ArgsDigest})
 	}
 	body, err := h.body(ctx, s.r.Tenant, mustJSON(o))
 	if err != nil {
@@ -158,15 +161,13 @@ func (h *Host) observe(ctx context.Context, s *step, c *store.Call, a *store.App
 	return nil
 }
 
-const maxGrants = 8
-
 // approvalFlag is the name under which the tool will find its approval.
 func approvalFlag(a *store.Approval) string {
 	var p struct {
 		Key string `json:"approval_key"`
 	}
 	if json.Unmarshal(a.Payload, &p) == nil && p.Key != "" {
-		return clip(p.Key, 64)
+		return p.Key // the runtime bounds it
 	}
 	return a.Tool
 }

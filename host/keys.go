@@ -74,7 +74,7 @@ func (h *Host) CreateKey(ctx context.Context, a Actor, idem Idempotency, body La
 	if err := checkKey(req); err != nil {
 		return Key{}, err
 	}
-	// A key for a name that has keys is that principal's: of the same kind, and an owner's only by an owner.
+	// A key for a name that has keys is that principal's: an owner's is made by an owner.
 	roles, err := h.heldRoles(ctx, a.Tenant, req)
 	if err != nil {
 		return Key{}, err
@@ -130,17 +130,11 @@ func (h *Host) heldRoles(ctx context.Context, tenant string, req NewKey) (roles 
 			if k.Principal != req.Principal || !k.RevokedAt.IsZero() {
 				return true
 			}
-			if k.Kind != req.Kind {
-				kerr = invalid("/kind", "%s is a %s principal; a name has one kind", k.Principal, k.Kind)
-			}
 			roles = union(roles, k.Roles)
-			return kerr == nil
+			return true
 		})
 		return errors.Join(err, kerr)
 	})
-	if e, ok := errors.AsType[*Error](err); ok {
-		return nil, e
-	}
 	return roles, err
 }
 

@@ -21,7 +21,7 @@ func (h *Host) view(ctx context.Context, a Actor, r *run) (Run, error) {
 	if err != nil {
 		return Run{}, runError(err)
 	}
-	if v.run.State.Paused() && h.mayHold(ctx, a, v.run) {
+	if v.run.State.Paused() && !v.run.overdue(h.now()) && h.mayHold(ctx, a, v.run) {
 		v.view.Pause.ResumeToken = h.token(r.Tenant, r.ID, v.run.pause)
 	}
 	return v.view, nil
@@ -436,7 +436,8 @@ func (h *Host) Approvals(ctx context.Context, a Actor, state string, p Page) ([]
 			return "", err
 		}
 		// The primary record decides; an index key may have come back.
-		if f.a.State != store.ApprovalPending || !f.head.State.Paused() || !h.sees(ctx, a, f.head) {
+		// What is over and not swept yet can no longer be decided.
+		if f.a.State != store.ApprovalPending || !f.head.State.Paused() || !h.now().Before(f.a.ExpiresAt) || !h.sees(ctx, a, f.head) {
 			return "", nil
 		}
 		if err := get(rd, callKey(runKey(a.Tenant, f.head.ID), &store.Call{Frame: f.a.Frame, Turn: f.a.Turn, Index: f.a.Index}), f.c); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/pawlhost/pawl/host/ijson"
 	"github.com/pawlhost/pawl/plugins"
@@ -154,7 +155,7 @@ func (h *Host) answerPause(ctx context.Context, a Actor, find func() (*run, erro
 // tokenSpent tells whether the pause of a valid token has ended.
 func (h *Host) tokenSpent(r *run) error {
 	switch {
-	case r.pause.State == store.PauseExpired, r.pause.State == store.PauseOpen && !h.now().Before(r.pause.ExpiresAt):
+	case r.pause.State == store.PauseExpired, r.overdue(h.now()):
 		return errf(CodeTokenExpired, "the pause of this resume token expired at %s", Time(r.pause.ExpiresAt))
 	case r.pause.State != store.PauseOpen:
 		e := errf(CodeTokenUsed, "this resume token was used; its pause was %s", r.pause.State)
@@ -162,6 +163,11 @@ func (h *Host) tokenSpent(r *run) error {
 		return e
 	}
 	return nil
+}
+
+// overdue reports whether the open pause has expired and was not swept yet.
+func (r *run) overdue(now time.Time) bool {
+	return r.pause.State == store.PauseOpen && !now.Before(r.pause.ExpiresAt)
 }
 
 // decisions are those of the answer; a token's user_input is a respond to the single question of a tool.
@@ -346,7 +352,7 @@ func (h *Host) decidable(r *run, mine map[string]bool, plan []planned) error {
 	if r.pause == nil {
 		return errf(CodeWrongState, "the run is %s and waits for no decision", r.State)
 	}
-	if r.pause.State == store.PauseExpired || r.pause.State == store.PauseOpen && !h.now().Before(r.pause.ExpiresAt) {
+	if r.pause.State == store.PauseExpired || r.overdue(h.now()) {
 		return errf(CodeApprovalExpired, "the pause expired at %s; start a new run", Time(r.pause.ExpiresAt))
 	}
 	for _, p := range plan {

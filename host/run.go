@@ -26,6 +26,7 @@ type run struct {
 	calls     []*store.Call     // of the current turn, in call order
 	pause     *store.Pause      // the open pause, or the last one
 	approvals []*store.Approval // of that pause
+	grants    []store.Grant
 }
 
 // subject is the user the run acts for.
@@ -56,6 +57,13 @@ func (r *run) read(rd store.Reader, tenant, id string) error {
 	r.Run = head
 	if err := get(rd, r.key.With("ctx"), &r.ctx); err != nil {
 		return err
+	}
+	if r.HasGrants {
+		var g store.Grants
+		if err := get(rd, r.key.With("grants"), &g); err != nil {
+			return err
+		}
+		r.grants = g.List
 	}
 	for i := range r.Batch {
 		c := &store.Call{Turn: r.Turn, Index: i}

@@ -24,6 +24,7 @@ type step struct {
 	dirt map[*store.Call]bool
 	// change collects what is not derived from the run's records when the step is sealed.
 	change store.Change
+	grants bool // they have changed
 	// finished holds the log back: nothing may follow run.finished.
 	finished bool
 }
@@ -56,6 +57,10 @@ func (s *step) seal() *store.Change {
 	r.UpdatedAt = s.now
 	for c := range s.dirt {
 		s.change.Put(callKey(r.key, c), store.Encode(c))
+	}
+	if s.grants {
+		r.HasGrants = len(r.grants) > 0
+		s.change.Put(r.key.With("grants"), store.Encode(store.Grants{List: r.grants}))
 	}
 	s.change.Put(r.key, store.Encode(r.Run))
 	if was, is := live(s.was), live(r.Run); is && (!was || s.new) {
@@ -154,15 +159,22 @@ func (s *step) start(c *store.Call) {
 		digest = c.EditedDigest
 	}
 	// A trusted flag serves one call of the same bytes and arguments.
-	s.r.Grants = slices.DeleteFunc(s.r.Grants, func(g store.Grant) bool {
+	s.r.grants = slices.DeleteFunc(s.r.grants, func(g store.Grant) bool {
 		if g.Tool == c.Tool && g.Digest == c.Digest && g.ArgsDigest == digest {
 			c.Grants = append(c.Grants, g.Key)
+			s.grants = true
 			return true
 		}
 		return false
 	})
 	s.touch(c)
 	s.event("call.started", map[string]any{"call_id": c.ID, "tool_call_id": c.ToolCallID, "tool": c.Tool, "turn": c.Turn, "index": c.Index}, hydrate{})
+}
+
+// grant leaves a trusted flag for one later call of the same tool bytes and the same arguments.
+func (s *step) grant(g store.Grant) {
+	s.r.grants = append(s.r.grants, g)
+	s.grants = true
 }
 
 // succeed ends a call with its result.
@@ -398,7 +410,7 @@ func (s *step) abandon(why string) {
 // end brings the run to a terminal state. run.finished is the last event of its log.
 func (s *step) end(state store.RunState, output *store.Body, failure *store.Failure) {
 	r := s.r
-	r.State, r.Error, r.Boot, r.AwaitingSince, r.Grants = state, failure, "", time.Time{}, nil
+	r.State, r.Error, r.Boot, r.AwaitingSince = state, failure, "", time.Time{}
 	data := map[string]any{"state": state}
 	hy := hydrate{}
 	if state == store.RunSucceeded {

@@ -300,6 +300,12 @@ func (s *Session) setPause(req []byte) error {
 	if len(r.Payload) > abi.MaxPayload {
 		return refuse(abi.CodeTooLarge, "a payload is at most %d bytes; keep larger things elsewhere and name them", abi.MaxPayload)
 	}
+	var flag struct {
+		Key string `json:"approval_key"`
+	}
+	if err := json.Unmarshal(r.Payload, &flag); err == nil && len(flag.Key) > abi.MaxApprovalKey {
+		return refuse(abi.CodeTooLarge, "an approval_key is at most %d bytes; use a digest of what is longer", abi.MaxApprovalKey)
+	}
 	s.pause = &Pause{Reason: r.Reason, Payload: append(json.RawMessage(nil), r.Payload...)}
 	return nil
 }

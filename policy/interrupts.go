@@ -126,8 +126,11 @@ func parseInterruptOn(raw json.RawMessage) (entries []entry, removed []string, e
 	configured := map[string]*entry{}
 	for _, tool := range sortedKeys(own) {
 		at := pointer("", tool)
-		if tool == "" || len(tool) > 200 {
-			return nil, nil, &InvalidError{at, "a tool's name has 1 to 200 bytes"}
+		if tool == "" {
+			return nil, nil, &InvalidError{at, "a tool name is missing"}
+		}
+		if len(tool) > 200 {
+			return nil, nil, &InvalidError{at, "a tool's name has at most 200 bytes"}
 		}
 		switch v := string(own[tool]); v {
 		case "true":

@@ -28,9 +28,10 @@ func records() map[string]any {
 			Agent: "ops", AgentVersion: 3, Planner: "script", State: RunAwaitingApproval, CreatedBy: "member", Subject: "customer", SessionID: "s",
 			Turn: 2, Batch: 1, CreatedAt: moment, UpdatedAt: moment.Add(time.Second), AwaitingSince: moment, PauseID: "pause_1", Boot: "boot_1", Begun: true, Resume: true,
 			ActiveMS: 12, Messages: 4, Cursor: json.RawMessage("1"), FinalMessage: 5, Error: &Failure{Code: "limit", Message: "m"},
-			History: History{Calls: 1, Approved: 2, Rejected: 3}, Grants: []Grant{{Key: "k", Tool: "t", Digest: "d", ArgsDigest: "a"}},
+			History: History{Calls: 1, Approved: 2, Rejected: 3}, HasGrants: true,
 			HasState: true, HasOutput: true, Unsettled: 1,
 		},
+		"grants": &Grants{List: []Grant{{Key: "k", Tool: "t", Digest: "d", ArgsDigest: "a"}}},
 		"context": &RunContext{
 			Input: Body{Inline: json.RawMessage(`"hi"`)}, ToolContext: Body{Blob: digest}, Tools: map[string]string{"write_file": "sha256:2"},
 			Kind: "user", Roles: []string{"member"},
@@ -113,7 +114,6 @@ func TestHeadStaysSmall(t *testing.T) {
 	r.SessionID = strings.Repeat("s", 256)
 	r.Agent = strings.Repeat("a", 128)
 	r.Error = &Failure{Code: "tool_error", Message: strings.Repeat("m", 1024)}
-	r.Grants = nil
 	if n := len(Encode(&r)); n > 4<<10 {
 		t.Errorf("a head of %d bytes", n)
 	}

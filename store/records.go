@@ -96,7 +96,7 @@ type Run struct {
 	// History counts the run; Before is what it was when the current batch was gated.
 	History   History `json:"hi,omitzero"`
 	Before    History `json:"hb,omitzero"`
-	Grants    []Grant `json:"gr,omitempty"`
+	HasGrants bool    `json:"hg,omitempty"` // a grants record exists
 	HasState  bool    `json:"hs,omitempty"` // a planner_state record exists
 	HasOutput bool    `json:"ho,omitempty"` // an output record exists
 	// Unsettled counts calls that a cancel left running: their own result, or an honest error, is still to come.
@@ -116,6 +116,11 @@ type Grant struct {
 	Tool       string `json:"t"`
 	Digest     string `json:"d"`
 	ArgsDigest string `json:"a"`
+}
+
+// Grants are the trusted flags of a run that no call has used yet.
+type Grants struct {
+	List []Grant `json:"l"`
 }
 
 // RunContext is what a run was started with, and the caller's context as merged since.

@@ -121,10 +121,6 @@ func acceptable(offered []string) bool {
 // is fine, the socket then has to say hello. current tells whether the credential still holds; it is asked once more when
 // the socket is registered for its revocation, which may have come in between.
 func (s *Server) wsCredential(r *request, offered []string) (authed bool, current func(context.Context) bool, err error) {
-	if len(r.Header.Values("Authorization")) > 0 {
-		key, _ := bearer(r.Header)
-		return true, s.holds(key), s.authenticate(r)
-	}
 	found, tickets := "", 0
 	for _, p := range offered {
 		if t, ok := strings.CutPrefix(p, ticketProtocol); ok {
@@ -132,15 +128,18 @@ func (s *Server) wsCredential(r *request, offered []string) (authed bool, curren
 			tickets++
 		}
 	}
-	if tickets == 0 {
-		return false, nil, nil
+	if tickets > 0 {
+		k, ok := s.tickets.redeem(found)
+		if tickets > 1 || !ok || !k.current(r.Context()) { // its key may have been revoked since
+			return false, nil, errTicket()
+		}
+		r.actor, current = k.actor, k.current
 	}
-	k, ok := s.tickets.redeem(found)
-	if tickets > 1 || !ok || !k.current(r.Context()) { // its key may have been revoked since
-		return false, nil, errTicket()
+	if len(r.Header.Values("Authorization")) > 0 {
+		key, _ := bearer(r.Header)
+		return true, s.holds(key), s.authenticate(r)
 	}
-	r.actor = k.actor
-	return true, k.current, nil
+	return tickets > 0, current, nil
 }
 
 // holds makes a check of a key for later, when its request is over.

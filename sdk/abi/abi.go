@@ -104,23 +104,24 @@ const (
 // time and memory are its own; the others are part of the ABI, so that a tool
 // behaves alike on every host.
 const (
-	MaxOp         = 64
-	MaxRequest    = 2 << 20  // request of one call, also one call line of level 1
-	MaxAnswer     = 2 << 20  // answer to one call, also the request document
-	MaxResult     = 1 << 20  // a result: the value of output, or stdout of level 0
-	MaxKey        = 1024     // a KV key, UTF-8
-	MaxValue      = 64 << 10 // a KV value
-	MaxPayload    = 64 << 10 // the payload of pause
-	MaxMessage    = 8 << 10  // the message of log, progress and fail; longer ones are cut
-	MaxErrorCode  = 64       // the code of fail
-	MaxCalls      = 10_000   // calls of one tool call, in number
-	MaxLogLines   = 1_000    // kept log lines of one tool call, in number
-	MaxKVWrites   = 1_000    // distinct keys written by one tool call, in number
-	MaxKVBytes    = 4 << 20  // keys and values written by one tool call
-	MaxListKeys   = 1_000    // limit of kv.list, in number
-	DefaultList   = 100      // keys of kv.list without a limit, in number
-	MaxStderrTail = 4 << 10  // of stderr that a failed command's error carries
-	MaxManifest   = 256 << 10
-	MinNonce      = 16
-	MaxNonce      = 64
+	MaxOp          = 64
+	MaxRequest     = 2 << 20  // request of one call, also one call line of level 1
+	MaxAnswer      = 2 << 20  // answer to one call, also the request document
+	MaxResult      = 1 << 20  // a result: the value of output, or stdout of level 0
+	MaxKey         = 1024     // a KV key, UTF-8
+	MaxValue       = 64 << 10 // a KV value
+	MaxPayload     = 64 << 10 // the payload of pause
+	MaxApprovalKey = 256      // bytes of payload.approval_key
+	MaxMessage     = 8 << 10  // the message of log, progress and fail; longer ones are cut
+	MaxErrorCode   = 64       // the code of fail
+	MaxCalls       = 10_000   // calls of one tool call, in number
+	MaxLogLines    = 1_000    // kept log lines of one tool call, in number
+	MaxKVWrites    = 1_000    // distinct keys written by one tool call, in number
+	MaxKVBytes     = 4 << 20  // keys and values written by one tool call
+	MaxListKeys    = 1_000    // limit of kv.list, in number
+	DefaultList    = 100      // keys of kv.list without a limit, in number
+	MaxStderrTail  = 4 << 10  // of stderr that a failed command's error carries
+	MaxManifest    = 256 << 10
+	MinNonce       = 16
+	MaxNonce       = 64
 )
