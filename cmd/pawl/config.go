@@ -149,9 +149,9 @@ func (c *config) check() error {
 	}
 	// No reserve at all is one byte: to the packages below, nothing means their own default.
 	c.reserve, c.reserveLow = max(c.reserve, 1), max(c.reserveLow, 1)
-	if c.rules != "" {
-		if st, err := os.Stat(c.rules); err != nil || !st.IsDir() {
-			return usagef("--rules %s is not a folder", c.rules)
+	for name, folder := range map[string]string{"rules": c.rules, "plugins": c.plugins} {
+		if st, err := os.Stat(folder); folder != "" && (err != nil || !st.IsDir()) {
+			return usagef("--%s %s is not a folder", name, folder)
 		}
 	}
 	return nil
@@ -208,7 +208,7 @@ func (c *config) readFile() (map[string]string, error) {
 	}
 	raw, err := os.ReadFile(c.file)
 	if err != nil {
-		return nil, &exitError{exitUsage, err}
+		return nil, usagef("--config: %w", err)
 	}
 	var doc struct {
 		PluginConfig map[string]map[string]string `yaml:"plugin_config"`
