@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -30,12 +29,23 @@ on the database itself, of a host that is stopped.`,
 	var tenant, kind string
 	var roles []string
 	create := &cobra.Command{
-		Use:   "create PRINCIPAL",
+		Use:   "create [PRINCIPAL]",
 		Short: "Create a key and print it, once",
-		Example: `  pawl keys create alice --role owner --data /var/lib/pawl --tenant acme
+		Long:  `Creates a key and prints it, once. With --data alone it is that of a first owner: principal owner, role owner, tenant default.`,
+		Example: `  pawl keys create --data /var/lib/pawl
+  pawl keys create alice --role owner --data /var/lib/pawl --tenant acme
   pawl keys create ci --kind service --role member`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 && a.data == "" {
+				return usagef("name the principal that the key is for")
+			}
+			if len(args) == 0 {
+				args = []string{"owner"}
+				if !c.Flags().Changed("role") {
+					roles = []string{host.RoleOwner}
+				}
+			}
 			if kind != host.KindUser && kind != host.KindService {
 				return usagef("--kind %q: say user or service", kind)
 			}
@@ -47,13 +57,13 @@ on the database itself, of a host that is stopped.`,
 			n := host.NewKey{Principal: args[0], Roles: roles, Kind: kind}
 			var raw json.RawMessage
 			_, missing := os.Stat(a.dbFolder())
-			err := a.keeper(c.Context(), tenant,
+			err := a.keeper(c, tenant,
 				func(h *host.Host, who host.Actor) (err error) {
 					// A typing error in a name must not look like success.
 					if missing != nil {
 						fmt.Fprintf(a.stderr, "%s had no database: a new one was made\n", visible(a.data))
 					} else if keys, _, err := h.Keys(c.Context(), who, host.Page{Limit: 1}); err == nil && len(keys) == 0 {
-						fmt.Fprintf(a.stderr, "tenant %s is new: this is its first key\n", visible(tenant))
+						fmt.Fprintf(a.stderr, "tenant %s has no keys yet: this is its first\n", visible(tenant))
 					}
 					k, err := h.EnsureKey(c.Context(), tenant, n)
 					if err == nil {
@@ -95,7 +105,7 @@ on the database itself, of a host that is stopped.`,
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the keys, without their secrets", Example: "  pawl keys list", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.keeper(c.Context(), tenant,
+			return a.keeper(c, tenant,
 				func(h *host.Host, who host.Actor) error {
 					var rows [][]any
 					for page := (host.Page{Limit: 200}); ; {
@@ -130,7 +140,7 @@ on the database itself, of a host that is stopped.`,
 		Use: "revoke KEY", Short: "Revoke a key: its sockets close, and it opens nothing any more", Example: "  pawl keys revoke 0199…",
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.keeper(c.Context(), tenant,
+			return a.keeper(c, tenant,
 				func(h *host.Host, who host.Actor) error { return h.RevokeKey(c.Context(), who, args[0]) },
 				func(r *remote) error {
 					return r.call(c.Context(), http.MethodDelete, "/v1/keys/"+url.PathEscape(args[0]), nil, nil)
@@ -149,16 +159,16 @@ on the database itself, of a host that is stopped.`,
 	for _, sub := range []*cobra.Command{create, list, revoke} {
 		a.clientFlags(sub.Flags())
 		sub.Flags().StringVar(&a.data, "data", "", "work on this data `FOLDER` of a stopped host instead of over the wire")
-		sub.Flags().StringVar(&tenant, "tenant", "", "the `TENANT`, with --data")
+		sub.Flags().StringVar(&tenant, "tenant", "default", "the `TENANT`, with --data")
 		c.AddCommand(sub)
 	}
 	return c
 }
 
 // keeper does something with keys: on the data folder of a stopped host, or over the wire.
-func (a *app) keeper(ctx context.Context, tenant string, local func(*host.Host, host.Actor) error, wire func(*remote) error) error {
+func (a *app) keeper(c *cobra.Command, tenant string, local func(*host.Host, host.Actor) error, wire func(*remote) error) error {
 	if a.data == "" {
-		if tenant != "" {
+		if c.Flags().Changed("tenant") {
 			return usagef("--tenant goes with --data: over the wire your own key says which tenant")
 		}
 		r, err := a.remote()
@@ -167,14 +177,11 @@ func (a *app) keeper(ctx context.Context, tenant string, local func(*host.Host, 
 		}
 		return wire(r)
 	}
-	if tenant == "" {
-		return usagef("say which tenant: --tenant NAME")
-	}
 	if a.hostKey == "" {
 		a.hostKey = randomHostKey() // nothing is signed here
 	}
 	log := slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	b, err := a.build(ctx, log, nil)
+	b, err := a.build(c.Context(), log, nil)
 	if err != nil {
 		return err
 	}

@@ -72,9 +72,7 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 	if a.data == "" {
 		return usagef("say where the database lives: --data DIR")
 	}
-	if a.dev && a.foreign() {
-		return usagef("%s has a database that --dev did not make: leave --dev out, or take another folder", a.data)
-	}
+	foreign := a.dev && a.foreign() // asked before anything is made
 	if a.withStdin {
 		var stop context.CancelFunc
 		ctx, stop = context.WithCancel(ctx)
@@ -119,6 +117,9 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 	fmt.Fprintf(a.stdout, "pawl listens on http://%s%s\n", ln.Addr(), where)
 	v, _ := buildVersion()
 	b.announce(log, "started", "version", v, "listen", ln.Addr().String(), "data", a.data, "rules", b.rules, "dev", a.dev)
+	if foreign {
+		log.Warn("--dev adds tenants with keys for trying to a database that it did not make, and takes the rate limits from all", "data", a.data)
+	}
 	a.warn(b, ln.Addr(), log)
 	err = b.serve(ctx, ln, log, api.Options{Dev: a.dev, Origins: a.origins, MetricsOpen: a.metrics || a.dev, Log: log, Version: v})
 	if err == nil {
@@ -169,7 +170,7 @@ func (b *built) announce(log *slog.Logger, msg string, args ...any) {
 // dbFolder is where the database of the data folder is.
 func (a *app) dbFolder() string { return filepath.Join(a.data, "db") }
 
-// foreign reports whether the data folder is that of a host without --dev, whose tenants and keys are none to play with.
+// foreign reports whether the data folder has a database that a host without --dev made.
 func (a *app) foreign() bool {
 	if _, err := os.Stat(a.dbFolder()); err != nil {
 		return false
