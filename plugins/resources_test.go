@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -138,5 +139,46 @@ func TestAPipeInTheFolderIsSkipped(t *testing.T) {
 		}
 	case <-time.After(20 * time.Second):
 		t.Fatal("the folder is never read")
+	}
+}
+
+// A small schema that asks for 2^30 evaluations, or a pattern for minutes, ends in a moment with an error of the value or of the
+// schema; the lock is free afterwards.
+func TestInvariant11_SchemasAreBounded(t *testing.T) {
+	t.Parallel()
+	for _, word := range []string{"anyOf", "allOf"} {
+		var defs []string
+		for i := range 30 {
+			defs = append(defs, fmt.Sprintf(`"d%d":{"%s":[{"$ref":"#/$defs/d%d"},{"$ref":"#/$defs/d%d"}]}`, i, word, i+1, i+1))
+		}
+		last := `"d30":{"type":"object","properties":{"b":{"default":1}}}`
+		if word == "anyOf" {
+			last = `"d30":{"type":"string"}`
+		}
+		s, err := CompileSchema(json.RawMessage(`{"$ref":"#/$defs/d0","$defs":{` + strings.Join(append(defs, last), ",") + `}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		for range 2 {
+			_, err := s.Check([]byte(`{"a":1}`))
+			if err == nil || !strings.Contains(err.Error(), "too many evaluations") {
+				t.Errorf("%s: %v", word, err)
+			}
+		}
+		if took := time.Since(start); took > 20*time.Second {
+			t.Errorf("%s: it took %v", word, took)
+		}
+	}
+	if _, err := CompileSchema(json.RawMessage(`{"type":"string","pattern":"(x{0,1000}){0,1}(x{0,1000}y)z"}`)); err == nil {
+		t.Error("a pattern of thousands of steps was taken")
+	}
+	s, err := CompileSchema(json.RawMessage(`{"type":"array","items":{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	honest := "[" + strings.Repeat(`{"n":1},`, 100_000) + `{"n":1}]`
+	if _, err := s.Check([]byte(honest)); err != nil {
+		t.Errorf("a large and honest value: %v", err)
 	}
 }

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -18,6 +21,56 @@ import (
 type Schema struct {
 	s        *jsonschema.Schema
 	defaults bool // some default may be filled in
+
+	mu    sync.Mutex // one check at a time: they take microseconds, and share the meter
+	meter *meter
+}
+
+// meter bounds the work of one check. A schema of thirty lines can ask for 2^30 evaluations of one value, and the library cannot
+// be interrupted; so each evaluation of a subschema spends one, as an extension of the vocabulary that is in every subschema.
+type meter struct{ left int }
+
+// allowance is for a value of n bytes: what honest schemas take, and what a processor does within a second.
+func allowance(n int) int { return 100_000 + 4*n }
+
+func (m *meter) spend() {
+	if m.left--; m.left < 0 {
+		panic(errTooMuchWork)
+	}
+}
+
+var errTooMuchWork = errors.New("the schema asks for too many evaluations of this value")
+
+// Validate implements [jsonschema.SchemaExt].
+func (m *meter) Validate(*jsonschema.ValidatorContext, any) { m.spend() }
+
+// The bounds of a pattern, like those of interrupt_on: it cannot be interrupted either.
+const (
+	maxPattern     = 400      // instructions
+	maxPatternText = 32 << 10 // bytes
+)
+
+// pattern is a regular expression of a schema. A text that is too long for it does not match: doubt refuses.
+type pattern struct{ *regexp.Regexp }
+
+func (p pattern) MatchString(s string) bool {
+	return len(s) <= maxPatternText && p.Regexp.MatchString(s)
+}
+
+func compilePattern(s string) (jsonschema.Regexp, error) {
+	re, err := syntax.Parse(s, syntax.Perl)
+	if err != nil {
+		return nil, err
+	}
+	prog, err := syntax.Compile(re.Simplify())
+	if err != nil {
+		return nil, err
+	}
+	if len(prog.Inst) > maxPattern {
+		return nil, fmt.Errorf("the pattern takes %d steps for each character, at most %d: repeat less", len(prog.Inst), maxPattern)
+	}
+	compiled, err := regexp.Compile(s)
+	return pattern{compiled}, err
 }
 
 // SchemaError says where a value misses its schema.
@@ -57,6 +110,13 @@ func CompileSchema(raw json.RawMessage) (*Schema, error) {
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.AssertFormat()
 	c.RegisterFormat(&jsonschema.Format{Name: "path", Validate: validatePath})
+	c.UseRegexpEngine(compilePattern)
+	m := &meter{}
+	c.RegisterVocabulary(&jsonschema.Vocabulary{
+		URL:     "pawl:meter",
+		Compile: func(*jsonschema.CompilerContext, map[string]any) (jsonschema.SchemaExt, error) { return m, nil },
+	})
+	c.AssertVocabs()
 	if err := c.AddResource(schemaURL, doc); err != nil {
 		return nil, err
 	}
@@ -64,7 +124,7 @@ func CompileSchema(raw json.RawMessage) (*Schema, error) {
 	if err != nil {
 		return nil, errors.New(strings.ReplaceAll(err.Error(), schemaURL, ""))
 	}
-	return &Schema{s: s, defaults: hasDefault(s, map[*jsonschema.Schema]bool{})}, nil
+	return &Schema{s: s, defaults: hasDefault(s, map[*jsonschema.Schema]bool{}), meter: m}, nil
 }
 
 func validatePath(v any) error {
@@ -90,8 +150,8 @@ func (s *Schema) Check(b []byte) ([]byte, error) {
 	if err != nil {
 		return nil, &SchemaError{Message: "it is not JSON: " + err.Error()}
 	}
-	filled := s.defaults && fill(s.s, v, 0)
-	if err := s.holds(v); err != nil {
+	filled, err := s.holds(v, len(b), s.defaults)
+	if err != nil {
 		return nil, err
 	}
 	if !filled {
@@ -112,39 +172,50 @@ func (s *Schema) validate(b []byte) error {
 	if err != nil {
 		return err
 	}
-	return s.holds(v)
+	_, err = s.holds(v, len(b), false)
+	return err
 }
 
-// holds validates v. A panic of the library is an error of this value: the host must not fall over one tool's result.
-func (s *Schema) holds(v any) (err error) {
+// holds fills defaults into v where asked, and validates it. A panic of the library is an error of this value: the host must not
+// fall over one tool's result.
+func (s *Schema) holds(v any, size int, defaults bool) (filled bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.meter.left = allowance(size)
 	defer func() {
-		if r := recover(); r != nil {
+		switch r := recover(); r {
+		case nil:
+		case errTooMuchWork:
+			err = &SchemaError{Message: errTooMuchWork.Error()}
+		default:
 			err = &SchemaError{Message: "it cannot be checked against its schema"}
 		}
 	}()
+	filled = defaults && s.meter.fill(s.s, v, 0)
 	if err := s.s.Validate(v); err != nil {
-		return schemaError(err)
+		return filled, schemaError(err)
 	}
-	return nil
+	return filled, nil
 }
 
 // fill puts missing defaults into v, in place. It follows what always applies (properties, items, $ref, allOf), never
 // what applies perhaps (anyOf, oneOf, if).
-func fill(s *jsonschema.Schema, v any, depth int) (filled bool) {
+func (m *meter) fill(s *jsonschema.Schema, v any, depth int) (filled bool) {
+	m.spend()
 	if s == nil || depth > maxDepth { // a $ref to itself
 		return false
 	}
 	if s.Ref != nil {
-		filled = fill(s.Ref, v, depth+1)
+		filled = m.fill(s.Ref, v, depth+1)
 	}
 	for _, sub := range s.AllOf {
-		filled = fill(sub, v, depth+1) || filled
+		filled = m.fill(sub, v, depth+1) || filled
 	}
 	switch v := v.(type) {
 	case map[string]any:
 		for name, sub := range s.Properties {
 			if have, ok := v[name]; ok {
-				filled = fill(sub, have, depth+1) || filled
+				filled = m.fill(sub, have, depth+1) || filled
 			} else if d := defaultOf(sub, 0); d != nil {
 				v[name] = clone(*d)
 				filled = true
@@ -152,7 +223,7 @@ func fill(s *jsonschema.Schema, v any, depth int) (filled bool) {
 		}
 	case []any:
 		for i, item := range v {
-			filled = fill(itemSchema(s, i), item, depth+1) || filled
+			filled = m.fill(itemSchema(s, i), item, depth+1) || filled
 		}
 	}
 	return filled
