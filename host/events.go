@@ -202,6 +202,7 @@ func (s *Stream) catchUp(ctx context.Context) (entries []store.Entry, err error)
 func (s *Stream) render(ctx context.Context, entries []store.Entry) ([]Event, error) {
 	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose what its cursor has passed
 	var out []Event
+	size := 0
 	for _, e := range entries {
 		ev, err := s.h.events.get(s.log, e.Seq, func() (shown, error) { return s.h.show(ctx, s.actor.Tenant, e) })
 		s.after = e.Seq
@@ -219,9 +220,15 @@ func (s *Stream) render(ctx context.Context, entries []store.Entry) ([]Event, er
 			s.ended = true
 			break
 		}
+		if size += len(ev.event.Data); size > maxEventBytes {
+			break // the cursor is here; the rest follows when these are gone
+		}
 	}
 	return out, nil
 }
+
+// maxEventBytes bounds the events that one reader holds at a time.
+const maxEventBytes = 1 << 20
 
 // shown is a stored event as it goes out. It never changes: what it hydrates is what was true when it was announced.
 type shown struct {

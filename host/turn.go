@@ -53,9 +53,9 @@ func (h *Host) advance(ctx context.Context, s *step) error {
 }
 
 // maxRunBytes bounds what the calls of a run hold, since a run is read as a whole.
-const maxRunBytes = 32 << 20
+const maxRunBytes = 16 << 20
 
-const tooManyBytes = "the arguments and results of this run are together larger than 32 MiB; go on in a new run"
+const tooManyBytes = "the arguments and results of this run are together larger than 16 MiB; go on in a new run"
 
 // propose gates a batch and begins the turn with it. It reports whether the run has something to run or has stopped; false
 // means that every call of the batch got its error at the gate.

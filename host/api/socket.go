@@ -57,6 +57,7 @@ type socket struct {
 	trace   string
 
 	pumps sync.WaitGroup
+	turn  chan struct{} // of the subscription that makes a snapshot
 
 	mu      sync.Mutex
 	queue   []frame
@@ -79,7 +80,7 @@ type frame struct {
 var writeBuffers sync.Pool // shared by all sockets: an idle one holds none
 
 func newSocket(s *Server, trace string) *socket {
-	c := &socket{s: s, trace: trace, subs: map[string]*subscription{}, flushed: make(chan struct{})}
+	c := &socket{s: s, trace: trace, subs: map[string]*subscription{}, turn: make(chan struct{}, 1), flushed: make(chan struct{})}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c
 }

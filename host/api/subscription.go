@@ -129,45 +129,11 @@ func (s *subscription) pump(ctx context.Context) error {
 }
 
 func (s *subscription) follow(ctx context.Context) error {
-	var stream *host.Stream
-	if s.run != "" {
-		run, seq, st, err := s.c.s.host.WatchRun(ctx, s.c.actor, s.run, s.after)
-		if err != nil {
-			return err
-		}
-		stream = st
-		defer stream.Close()
-		err = s.push(ctx, struct {
-			Type string          `json:"type"`
-			ID   json.RawMessage `json:"id"`
-			Seq  uint64          `json:"seq"`
-			Run  host.Run        `json:"run"`
-		}{"snapshot", s.id, seq, run})
-		if err != nil {
-			return err
-		}
-		if run.Pause != nil {
-			if err := s.pause(ctx, run.Pause.ID); err != nil {
-				return err
-			}
-		}
-	} else {
-		pending, next, st, err := s.c.s.host.WatchQueue(ctx, s.c.actor, s.from)
-		if err != nil {
-			return err
-		}
-		stream = st
-		defer stream.Close()
-		err = s.push(ctx, struct {
-			Type      string          `json:"type"`
-			ID        json.RawMessage `json:"id"`
-			Cursor    string          `json:"cursor"`
-			Approvals []host.Approval `json:"approvals"`
-		}{"snapshot", s.id, next, listOf(pending)})
-		if err != nil {
-			return err
-		}
+	stream, err := s.begin(ctx)
+	if err != nil {
+		return err
 	}
+	defer stream.Close()
 	for {
 		events, err := stream.Next(ctx)
 		if errors.Is(err, io.EOF) {
@@ -182,6 +148,52 @@ func (s *subscription) follow(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// begin opens the stream and sends the snapshot. A snapshot may be large and waits for room in the queue, so that a socket makes
+// one at a time: a client that subscribes on and on and does not read costs one.
+func (s *subscription) begin(ctx context.Context) (*host.Stream, error) {
+	select {
+	case s.c.turn <- struct{}{}:
+		defer func() { <-s.c.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if s.run == "" {
+		pending, next, stream, err := s.c.s.host.WatchQueue(ctx, s.c.actor, s.from)
+		if err != nil {
+			return nil, err
+		}
+		return s.opened(stream, s.push(ctx, struct {
+			Type      string          `json:"type"`
+			ID        json.RawMessage `json:"id"`
+			Cursor    string          `json:"cursor"`
+			Approvals []host.Approval `json:"approvals"`
+		}{"snapshot", s.id, next, listOf(pending)}))
+	}
+	run, seq, stream, err := s.c.s.host.WatchRun(ctx, s.c.actor, s.run, s.after)
+	if err != nil {
+		return nil, err
+	}
+	err = s.push(ctx, struct {
+		Type string          `json:"type"`
+		ID   json.RawMessage `json:"id"`
+		Seq  uint64          `json:"seq"`
+		Run  host.Run        `json:"run"`
+	}{"snapshot", s.id, seq, run})
+	if err == nil && run.Pause != nil {
+		err = s.pause(ctx, run.Pause.ID)
+	}
+	return s.opened(stream, err)
+}
+
+// opened closes a stream whose snapshot could not be sent.
+func (s *subscription) opened(stream *host.Stream, err error) (*host.Stream, error) {
+	if err != nil {
+		stream.Close()
+		return nil, err
+	}
+	return stream, nil
 }
 
 func (s *subscription) event(ctx context.Context, stream *host.Stream, e host.Event) error {
