@@ -61,6 +61,8 @@ var hostSettings = []string{
 	"store-reserve", "store-reserve-low", "memory-limit", "log-level",
 }
 
+const defaultReserveLow = 64 << 20
+
 // hostFlags adds the host's settings to a command.
 func (c *config) hostFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.dev, "dev", false, "development: loopback only, two tenants with ready keys, no rate limits")
@@ -78,7 +80,7 @@ func (c *config) hostFlags(f *pflag.FlagSet) {
 	for name, short := range map[string]string{"approval-ttl": "24h", "retention": "720h"} {
 		f.Lookup(name).DefValue = short // not 24h0m0s
 	}
-	c.reserve, c.reserveLow = 512<<20, 64<<20
+	c.reserve, c.reserveLow = 512<<20, defaultReserveLow
 	f.Var(&c.reserve, "store-reserve", "free `BYTES` below which new runs are refused")
 	c.memory = 640 << 20 // what badgerstore measured for a million paused runs
 	f.Var(&c.memory, "memory-limit", "`BYTES` of memory that the garbage collector tries to stay below (GOMEMLIMIT wins)")
@@ -138,12 +140,15 @@ func (c *config) check() error {
 	if c.workers < 0 {
 		return usagef("--workers is %d: write how many, or 0 for twice the CPUs", c.workers)
 	}
+	if c.reserveLow == defaultReserveLow { // who lowers the one mark need not know of the other
+		c.reserveLow = min(c.reserveLow, c.reserve)
+	}
 	if c.reserveLow > c.reserve {
 		return usagef("--store-reserve-low (%s) is above --store-reserve (%s): new runs stop first, decisions later", c.reserveLow.String(), c.reserve.String())
 	}
 	for _, o := range c.origins {
 		u, err := url.Parse(o)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Scheme+"://"+u.Host != o {
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Scheme+"://"+u.Host != strings.TrimSuffix(o, "/") {
 			return usagef("--allow-origin %q can never be a page's: write https://HOST or https://HOST:PORT, each by its name", o)
 		}
 	}

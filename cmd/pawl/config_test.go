@@ -41,7 +41,7 @@ func TestSettingsComeFromFlagThenEnvironmentThenFile(t *testing.T) {
 	if err != nil || a.ttl != 2*time.Hour || a.reserve != 64<<20 || a.workers != 3 || a.hostKey != "secret" {
 		t.Errorf("environment: %+v %v", a.config, err)
 	}
-	a, err = settings(t, env, []string{"--config", file, "--approval-ttl", "5m", "--store-reserve", "0", "--store-reserve-low", "0"})
+	a, err = settings(t, env, []string{"--config", file, "--approval-ttl", "5m", "--store-reserve", "0"})
 	if err != nil || a.ttl != 5*time.Minute || a.reserve != 1 || a.reserveLow != 1 {
 		t.Errorf("flags: %+v %v", a.config, err)
 	}
