@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/net/netutil"
 
 	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/host/api"
@@ -312,8 +313,12 @@ func (b *built) serve(ctx context.Context, ln net.Listener, log *slog.Logger, o 
 	server := api.New(b.host, o)
 	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelRequests()
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
 	web := &http.Server{
 		Handler:           server,
+		Protocols:         &protocols,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -326,7 +331,7 @@ func (b *built) serve(ctx context.Context, ln net.Listener, log *slog.Logger, o 
 	defer stopWork()
 	worked, served := make(chan error, 1), make(chan error, 1)
 	go func() { worked <- b.host.Run(work) }()
-	go func() { served <- web.Serve(ln) }()
+	go func() { served <- web.Serve(netutil.LimitListener(ln, maxConnections())) }()
 
 	var failed error
 	select {
