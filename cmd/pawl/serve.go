@@ -86,6 +86,9 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 	if a.getenv("GOMEMLIMIT") == "" && a.memory > 0 {
 		debug.SetMemoryLimit(int64(a.memory))
 	}
+	if a.getenv("GOGC") == "" {
+		debug.SetGCPercent(400) // the live heap is small and the limit above is what counts: collect less often
+	}
 	if a.cpuProfile != "" {
 		f, err := os.Create(a.cpuProfile)
 		if err != nil {
