@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sort"
 	"strconv"
 	"sync"
 	"time"
@@ -103,6 +104,12 @@ func (h *Host) WatchQueue(ctx context.Context, a Actor, cursor string) ([]Approv
 		}
 		s.after = n
 	}
+	if cursor == "0" { // the start is where retention has left the log
+		if err := h.store.View(ctx, func(rd store.Reader) (err error) { s.after, err = trimmed(rd, s.log); return err }); err != nil {
+			s.Close()
+			return nil, "", nil, err
+		}
+	}
 	// Read after the head, so that what opens in between is both in the list and in the stream, and in none of them never.
 	pending, _, err := h.Approvals(ctx, a, "", Page{Limit: 200})
 	if err != nil {
@@ -110,6 +117,22 @@ func (h *Host) WatchQueue(ctx context.Context, a Actor, cursor string) ([]Approv
 		return nil, "", nil, err
 	}
 	return pending, formatCursor(head), s, nil
+}
+
+// trimmed returns how many entries at the beginning of a log are gone.
+func trimmed(rd store.Reader, log store.Key) (uint64, error) {
+	head, err := rd.LogHead(log)
+	if err != nil {
+		return 0, err
+	}
+	n := sort.Search(int(head), func(i int) bool {
+		_, lerr := rd.Log(log, uint64(i), 1)
+		if lerr != nil && !errors.Is(lerr, store.ErrTrimmed) {
+			err = lerr
+		}
+		return lerr == nil
+	})
+	return uint64(n), err
 }
 
 // A queue's cursor is opaque: a later store with several hosts will need more than a number.

@@ -219,3 +219,42 @@ func TestClean_KeepsTheBlobsOfLivingRuns(t *testing.T) {
 		t.Errorf("the arguments of a run that is gone: %v", err)
 	}
 }
+
+// The queue's log is trimmed by age; a cursor into what is gone is told so, the start is where the log begins now.
+func TestClean_TrimsTheQueue(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	if _, err := h.EnsureKey(t.Context(), "demo", host.NewKey{Principal: "x", Roles: []string{"member"}, Kind: "user"}); err != nil {
+		t.Fatal(err)
+	}
+	h.Script("one", `[{"final":1}]`, "")
+	h.Create(hosttest.Member, "one")
+	_, early, s, err := h.WatchQueue(t.Context(), hosttest.Owner, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	old := h.Create(hosttest.Member, "one")
+	h.Clock.Advance(31 * 24 * time.Hour)
+	young := h.Create(hosttest.Member, "one")
+	if err := h.Clean(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, _, s, err = h.WatchQueue(t.Context(), hosttest.Owner, "0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	events, err := s.Next(t.Context())
+	if err != nil || len(events) == 0 || events[0].RunID != young.ID || events[0].Type != "run.created" {
+		t.Errorf("from the start: %v %v", events, err)
+	}
+	_, _, gone, err := h.WatchQueue(t.Context(), hosttest.Owner, early)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gone.Close()
+	if _, err := gone.Next(t.Context()); host.CodeOf(err) != host.CodeCursorExpired {
+		t.Errorf("a cursor before %s: %v", old.ID, err)
+	}
+}
