@@ -157,9 +157,9 @@ type agentCache struct {
 // agentCacheWeight is about the bytes that the cache may take.
 const agentCacheWeight = 64 << 20
 
-// weigh estimates a version: its document, and its compiled rules, which take some forty times their text.
+// weigh estimates a version: its document, and its compiled rules, which take some three hundred times their text.
 func (v *agentVersion) weigh() int {
-	return 4<<10 + len(v.doc.Planner) + len(v.doc.System) + 40*len(v.doc.InterruptOn)
+	return 4<<10 + len(v.doc.Planner) + len(v.doc.System) + 300*len(v.doc.InterruptOn)
 }
 
 func (c *agentCache) get(k store.Key) *agentVersion {

@@ -146,7 +146,7 @@ func (h *Host) observe(ctx context.Context, s *step, c *store.Call, a *store.App
 			return err
 		}
 	}
-	if d.Kind == kindApprove {
+	if d.Kind == kindApprove && a.Reason != reasonInput { // a question to the requester is no approval: it may be answered alone
 		if len(s.r.grants) == maxBatch { // of flags that nobody came for, the oldest goes
 			s.r.grants = s.r.grants[1:]
 		}

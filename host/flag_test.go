@@ -155,3 +155,41 @@ func TestTrustedFlag_IsNamedByTheToolWhereThePayloadNamesNone(t *testing.T) {
 		t.Errorf("state %s, results %s", r.State, resultsOf(r))
 	}
 }
+
+// A question to the requester is answered by the requester alone, so an approval of it permits nothing.
+func TestInvariant7_AnApprovedQuestionSetsNoFlag(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Script("q", `[{"calls":[{"tool":"ask","arguments":{"reason":"await_input","payload":{"approval_key":"gated_write"}}}]},{"final":1}]`, "")
+	r := h.Create(hosttest.Member, "q")
+	r = h.Settled(r.ID)
+	if _, err := h.DecideAll(hosttest.Member, r, "approve"); err != nil {
+		t.Fatal(err)
+	}
+	r = h.Settled(r.ID) // the script proposes the call again, which asks again
+	if r.State != store.RunAwaitingInput || len(r.Calls) != 2 {
+		t.Fatalf("%s with %d calls", r.State, len(r.Calls))
+	}
+	err := h.Store.View(t.Context(), func(rd store.Reader) error {
+		it, err := rd.Get(store.K("t", "demo", "run", r.ID))
+		if err != nil {
+			return err
+		}
+		var head store.Run
+		if err := store.Decode(it.Value, &head); err != nil || head.HasGrants {
+			t.Errorf("grants %v (%v)", head.HasGrants, err)
+		}
+		var c store.Call
+		it, err = rd.Get(store.K("t", "demo", "run", r.ID, "call", 0, 2, 0))
+		if err != nil {
+			return err
+		}
+		if err := store.Decode(it.Value, &c); err != nil || len(c.Grants) != 0 {
+			t.Errorf("the next call carries %q (%v)", c.Grants, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
