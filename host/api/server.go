@@ -216,6 +216,11 @@ func (s *Server) serve(w *recorder, r *request) (err error) {
 		if err := s.limit(w, r.actor); err != nil {
 			return err
 		}
+		leave, err := s.concurrent(w, r.actor)
+		if err != nil {
+			return err
+		}
+		defer leave()
 		if r.body, err = readBody(w, r.Request, true); err != nil {
 			return err
 		}

@@ -223,3 +223,24 @@ func TestEventStreamOfAStuckClientIsDropped(t *testing.T) {
 	}
 	eventually(t, "the stuck client is dropped", func() bool { return strings.HasSuffix(metric(r, "pawl_event_streams"), " 0") })
 }
+
+// One key has only so many streams and requests open at a time; another key has its own, and a closed one makes room.
+func TestOpenRequestsOfOneKeyAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, api.Options{Rate: 10_000, Burst: 10_000}, hosttest.Options{})
+	run := r.paused("member")
+	var open []*eventStream
+	for range 64 {
+		s := r.stream("member", run.ID, "")
+		if s.resp.StatusCode != 200 {
+			t.Fatalf("stream %d: %d", len(open)+1, s.resp.StatusCode)
+		}
+		open = append(open, s)
+	}
+	if a := r.refused("member", "GET", "/v1/tools", nil, 429, "rate_limited"); a.header.Get("Retry-After") == "" {
+		t.Errorf("no Retry-After: %v", a.header)
+	}
+	r.ok("admin", "GET", "/v1/tools", nil)
+	open[0].close()
+	eventually(t, "there is room again", func() bool { return r.do("member", "GET", "/v1/tools", nil).status == 200 })
+}
