@@ -357,3 +357,20 @@ func TestInvariant5_RuleIDsAndFilesAreBounded(t *testing.T) {
 		t.Errorf("a pipe: %v", err)
 	}
 }
+
+// A set that nothing reads is a misspelt pause or deny, and would stop nothing for ever.
+func TestInvariant5_AMisspeltSetIsRefused(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"pauses contains {\"rule\": \"team/a\"} if input.call.tool == \"x\"":                                         "a.rego:3",
+		"denied contains \"no\" if true":                                                                             "misspelt",
+		"big contains t if { some t in [\"a\"] }\n\npause contains {\"rule\": \"team/a\"} if input.call.tool in big": "",
+		"big contains t if { some t in [\"a\"] }\n\npause contains {\"rule\": r} if { r := concat(\"/\", [\"team\", \"a\"]); data.pawl.rules.big[input.call.tool] }": "",
+		"limit := 3\n\nhelper(x) if x > limit": "", // constants and functions may wait for their use
+	} {
+		_, err := New(t.Context(), Options{Rules: fstest.MapFS{"a.rego": {Data: []byte("package pawl.rules\n\n" + text + "\n")}}})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}

@@ -89,6 +89,17 @@ func load(rules fs.FS) (map[string]module, error) {
 	if err != nil {
 		problems = append(problems, err)
 	}
+	if len(problems) == 0 {
+		peoples := map[string]module{}
+		for name, m := range modules {
+			if !strings.HasPrefix(name, basePrefix) {
+				peoples[name] = m
+			}
+		}
+		if err := checkUnused(peoples); err != nil {
+			problems = append(problems, err)
+		}
+	}
 	if len(problems) > 0 {
 		return nil, fmt.Errorf("policy rules: %w", errors.Join(problems...))
 	}
@@ -162,6 +173,45 @@ func checkPeoples(m *ast.Module) error {
 		}
 	}
 	return nil
+}
+
+// checkUnused refuses a set that nothing reads: beside `pause` and `deny`, the host reads none, and `pauses contains …` would stop
+// nothing for ever.
+func checkUnused(peoples map[string]module) error {
+	used := map[string]bool{}
+	for _, m := range peoples {
+		for _, r := range m.parsed.Rules {
+			ast.WalkRules(r, func(r *ast.Rule) bool {
+				ast.WalkTerms(r.Body, func(t *ast.Term) bool { return note(used, t) })
+				for _, t := range []*ast.Term{r.Head.Key, r.Head.Value} {
+					if t != nil {
+						ast.WalkTerms(t, func(t *ast.Term) bool { return note(used, t) })
+					}
+				}
+				return false
+			})
+		}
+	}
+	for _, name := range sortedKeys(peoples) {
+		for _, r := range peoples[name].parsed.Rules {
+			set := string(r.Head.Ref()[0].Value.(ast.Var))
+			if r.Head.RuleKind() == ast.MultiValue && !slices.Contains(collected, set) && !used[set] {
+				return fmt.Errorf("%s:%d: nothing reads the set %s; only pause and deny stop a call: is it misspelt?", r.Location.File, r.Location.Row, set)
+			}
+		}
+	}
+	return nil
+}
+
+// note remembers what a term names, as a variable or as a part of a path.
+func note(used map[string]bool, t *ast.Term) (stop bool) {
+	switch v := t.Value.(type) {
+	case ast.Var:
+		used[string(v)] = true
+	case ast.String:
+		used[string(v)] = true
+	}
+	return false
 }
 
 func packageName(m *ast.Module) string { return strings.TrimPrefix(m.Package.Path.String(), "data.") }
