@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/host/ijson"
 )
 
 const (
@@ -229,12 +231,15 @@ func (c *socket) handle(data []byte) (end bool) {
 
 // envelope reads type and id. The id is returned if it is readable, also with an error.
 func envelope(data []byte) (typ string, id json.RawMessage, err error) {
-	if err := object(data); err != nil {
-		return "", nil, err
-	}
 	var m map[string]json.RawMessage
-	if err := json.Unmarshal(data, &m); err != nil {
-		return "", nil, err
+	readable := json.Unmarshal(data, &m)
+	if err := object(data); err != nil {
+		// JSON that two readers may understand differently: its id is told back if that alone is plain.
+		where, _ := errors.AsType[*ijson.Error](err)
+		if raw := m["id"]; readable == nil && where != nil && where.Pointer != "/id" && len(raw) <= 256 && ijson.Check(raw) == nil && strings.ContainsRune("\"-0123456789", rune(raw[0])) {
+			id = raw
+		}
+		return "", id, err
 	}
 	if raw, ok := m["id"]; ok {
 		switch k := jsontext.Value(raw).Kind(); {

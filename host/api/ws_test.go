@@ -574,3 +574,20 @@ func TestInvariant10_SocketsTellNothingOfForeignRuns(t *testing.T) {
 		t.Errorf("%s", a.raw)
 	}
 }
+
+// A frame that is JSON and not I-JSON is refused under the id that can be read; one that is no JSON, or whose id is in doubt, under none.
+func TestARefusedFrameEchoesAReadableID(t *testing.T) {
+	t.Parallel()
+	r := dev(t)
+	w := r.ws("member")
+	for frame, id := range map[string]any{
+		`{"type":"ping","id":"q","x":9007199254740993}`: "q",
+		`{"type":"ping","id":7,"x":1,"x":2}`:            float64(7),
+		`{"type":"ping","id":"\ud800"}`:                 nil,
+		`{"type":"ping","id":{"a":1},"x":1e999}`:        nil,
+		`{"type":"ping","id":"q"`:                       nil,
+	} {
+		w.text(frame)
+		w.problem(400, id)
+	}
+}
