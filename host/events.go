@@ -58,17 +58,14 @@ type Stream struct {
 // WatchRun returns a snapshot of a run (without its token), the head of the log that the snapshot shows, and the stream of what
 // follows after; nil means from the snapshot on.
 func (h *Host) WatchRun(ctx context.Context, a Actor, id string, after *uint64) (Run, uint64, *Stream, error) {
-	r, err := h.open(ctx, a, id)
-	if err != nil {
-		return Run{}, 0, nil, err
-	}
-	s := &Stream{h: h, actor: a, log: runLog(r.key), run: id}
+	key := runKey(a.Tenant, id)
+	s := &Stream{h: h, actor: a, log: runLog(key), run: id}
 	s.sub = h.store.Feed().Subscribe(s.log) // before the log is read: nothing falls between
-	s.progress, s.release = h.progress.watch(r.key)
-	v, err := h.render(ctx, a.Tenant, id)
+	s.progress, s.release = h.progress.watch(key)
+	v, err := h.rendered(ctx, a, id)
 	if err != nil {
 		s.Close()
-		return Run{}, 0, nil, runError(err)
+		return Run{}, 0, nil, err
 	}
 	s.after = v.seq
 	if after != nil {
@@ -285,6 +282,8 @@ type cached struct {
 	once  sync.Once
 	shown shown
 	err   error
+	// size is what the entry counts for, under the cache's lock: an entry may be dropped while it is still being rendered.
+	size int
 }
 
 const (
@@ -314,13 +313,14 @@ func (c *eventCache) get(log store.Key, seq uint64, render func() (shown, error)
 		case e.err != nil:
 			delete(c.m, k) // the next reader tries again
 		default:
-			c.bytes += len(e.shown.event.Data)
+			e.size = len(e.shown.event.Data)
+			c.bytes += e.size
 		}
 		for len(c.order) > 0 && (len(c.order) > eventCacheEntries || c.bytes > eventCacheBytes) {
 			old := c.order[0]
 			c.order = c.order[1:]
 			if o := c.m[old]; o != nil {
-				c.bytes -= len(o.shown.event.Data)
+				c.bytes -= o.size
 				delete(c.m, old)
 			}
 		}
