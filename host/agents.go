@@ -478,10 +478,7 @@ func (h *Host) Evaluate(ctx context.Context, a Actor, body Lazy[Evaluation]) (js
 		out["effect"], out["error"] = "deny", c.Error
 		return mustJSON(out), nil
 	}
-	docs, err := h.gateCalls(ctx, r, []*store.Call{c}, []json.RawMessage{args})
-	if err != nil {
-		return nil, err
-	}
+	docs := h.gateCalls([]*store.Call{c}, []json.RawMessage{args})
 	d := h.policy.Gate(ctx, agent.interrupts, h.gateInput(r, docs, 0, 1, store.History{}, req.ToolContext))
 	out["effect"] = d.Effect
 	out["rules"] = list(d.Rules)

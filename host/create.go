@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
 
 	"github.com/pawlhost/pawl/host/ijson"
 	"github.com/pawlhost/pawl/policy"
@@ -226,16 +227,12 @@ func (h *Host) rememberWaiting(ctx context.Context, a Actor, idem Idempotency, r
 
 // Propose takes a turn of an external planner. The same batch again is answered with the run as it is.
 func (h *Host) Propose(ctx context.Context, a Actor, id string, idem Idempotency, body Lazy[Batch]) (Run, error) {
-	var req *Batch
+	parse := sync.OnceValues(body) // once, however often the race is lost
 	v, err := h.driveExternal(ctx, a, id, idem, func(r *run) (func(*step) error, error) {
-		if req == nil {
-			b, err := body()
-			if err != nil {
-				return nil, err
-			}
-			req = &b
-		}
+		req, err := parse()
 		switch {
+		case err != nil:
+			return nil, err
 		case req.Turn == nil:
 			return nil, invalid("/turn", "say which turn this is: the run's turn + 1")
 		case len(req.Calls) == 0:
@@ -272,21 +269,17 @@ func (h *Host) Propose(ctx context.Context, a Actor, id string, idem Idempotency
 
 // Finish ends a run of an external planner with its output.
 func (h *Host) Finish(ctx context.Context, a Actor, id string, idem Idempotency, body Lazy[Final]) (Run, error) {
-	var req *Final
+	parse := sync.OnceValues(body)
 	v, err := h.driveExternal(ctx, a, id, idem, func(r *run) (func(*step) error, error) {
-		if req == nil {
-			b, err := body()
-			if err != nil {
-				return nil, err
-			}
-			req = &b
+		req, err := parse()
+		if err != nil {
+			return nil, err
 		}
 		if req.Turn == nil {
 			return nil, invalid("/turn", "say which turn this is: the run's turn + 1")
 		}
 		output := json.RawMessage("null")
 		if req.Output != nil {
-			var err error
 			if output, err = ijson.Parse(req.Output); err != nil {
 				return nil, invalid("/output", "not I-JSON: %v", err)
 			}

@@ -93,7 +93,7 @@ func (h *Host) applyDecision(ctx context.Context, s *step, c *store.Call, a *sto
 	}
 	switch d.Kind {
 	case kindApprove, kindEdit:
-		c.State, c.Approved = store.CallPlanned, true
+		c.State = store.CallPlanned
 		c.Passed = union(c.Passed, a.Rules)
 		if d.Kind == kindEdit {
 			c.Edited, c.EditedDigest = *d.Value, d.Digest

@@ -134,10 +134,7 @@ func (h *Host) gate(ctx context.Context, r *run, proposed []ProposedCall) (calls
 		}
 		calls, args[i] = append(calls, c), a
 	}
-	docs, err := h.gateCalls(ctx, r, calls, args)
-	if err != nil {
-		return nil, nil, err
-	}
+	docs := h.gateCalls(calls, args)
 	tc, err := h.text(ctx, r.Tenant, r.ctx.ToolContext)
 	if err != nil {
 		return nil, nil, err
@@ -186,7 +183,7 @@ func denial(d policy.Decision) string {
 }
 
 // gateCalls makes the policy documents of a batch, nil where a call is finished already.
-func (h *Host) gateCalls(ctx context.Context, r *run, calls []*store.Call, args []json.RawMessage) ([]*policy.Call, error) {
+func (h *Host) gateCalls(calls []*store.Call, args []json.RawMessage) []*policy.Call {
 	docs := make([]*policy.Call, len(calls))
 	for i, c := range calls {
 		if c.Digest == "" || (c.State == store.CallFinished && args[i] == nil) {
@@ -200,7 +197,7 @@ func (h *Host) gateCalls(ctx context.Context, r *run, calls []*store.Call, args 
 			Tool: tool.Bare, Plugin: tool.Plugin, Name: c.Tool, Digest: c.Digest, Effects: c.Effects, ToolCallID: c.ToolCallID, Index: c.Index, Arguments: args[i],
 		}
 	}
-	return docs, nil
+	return docs
 }
 
 // gateInput is what policy sees of a call. The history is what was before the batch, at the gate and whenever the batch is asked
@@ -240,10 +237,7 @@ func (h *Host) tighten(ctx context.Context, s *step) ([]stopped, error) {
 			return nil, err
 		}
 	}
-	docs, err := h.gateCalls(ctx, r, r.calls, args)
-	if err != nil {
-		return nil, err
-	}
+	docs := h.gateCalls(r.calls, args)
 	tc, err := h.text(ctx, r.Tenant, r.ctx.ToolContext)
 	if err != nil {
 		return nil, err

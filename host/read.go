@@ -21,15 +21,32 @@ func (h *Host) view(ctx context.Context, a Actor, r *run) (Run, error) {
 	if err != nil {
 		return Run{}, runError(err)
 	}
+	return h.withToken(ctx, a, v), nil
+}
+
+func (h *Host) withToken(ctx context.Context, a Actor, v rendered) Run {
 	if v.run.State.Paused() && !v.run.overdue(h.now()) && h.mayHold(ctx, a, v.run) {
-		v.view.Pause.ResumeToken = h.token(r.Tenant, r.ID, v.run.pause)
+		v.view.Pause.ResumeToken = h.token(v.run.Tenant, v.run.ID, v.run.pause)
 	}
-	return v.view, nil
+	return v.view
+}
+
+// rendered renders a run that the actor may see.
+func (h *Host) rendered(ctx context.Context, a Actor, id string) (rendered, error) {
+	v, err := h.render(ctx, a.Tenant, id)
+	if err != nil {
+		return v, runError(err)
+	}
+	if !h.sees(ctx, a, v.run.Run) {
+		return v, errNotFound("run")
+	}
+	return v, nil
 }
 
 type rendered struct {
-	run  *run
-	view Run
+	run   *run
+	calls []*store.Call // of all turns
+	view  Run
 	// seq is the head of the run's log that the view shows.
 	seq uint64
 }
@@ -69,7 +86,7 @@ func (h *Host) render(ctx context.Context, tenant, id string) (rendered, error) 
 	if err != nil {
 		return out, err
 	}
-	out.run = r
+	out.run, out.calls = r, calls
 	v := Run{
 		ID: id, Agent: r.Agent, AgentVersion: r.AgentVersion, State: r.State, CreatedBy: r.CreatedBy, Subject: r.subject(), SessionID: r.SessionID,
 		Turn: r.Turn, CreatedAt: Time(r.CreatedAt), UpdatedAt: Time(r.UpdatedAt), Error: r.Error, Calls: []Call{},
@@ -196,11 +213,11 @@ func decided(d *store.Decision) *Decided {
 
 // GetRun returns a run. It changes nothing and runs nothing.
 func (h *Host) GetRun(ctx context.Context, a Actor, id string) (Run, error) {
-	r, err := h.open(ctx, a, id)
+	v, err := h.rendered(ctx, a, id)
 	if err != nil {
 		return Run{}, err
 	}
-	return h.view(ctx, a, r)
+	return h.withToken(ctx, a, v), nil
 }
 
 // OpenPause returns the open pause of a run, with its token where the actor may have it; nil when none is open.
@@ -467,23 +484,19 @@ func (h *Host) Approvals(ctx context.Context, a Actor, state string, p Page) ([]
 // Trajectory returns the messages of a run. They are derived from the calls, which number them when they are proposed and when
 // they end; nothing is stored twice.
 func (h *Host) Trajectory(ctx context.Context, a Actor, id string) ([]Message, error) {
-	r, err := h.open(ctx, a, id)
+	v, err := h.rendered(ctx, a, id)
 	if err != nil {
 		return nil, err
 	}
-	v, err := h.render(ctx, a.Tenant, id)
+	agent, err := h.agentVersion(ctx, a.Tenant, v.run.Agent, v.run.AgentVersion)
 	if err != nil {
-		return nil, runError(err)
-	}
-	var calls []*store.Call
-	if err := h.store.View(ctx, func(rd store.Reader) (err error) { calls, err = readCalls(rd, r.key); return err }); err != nil {
 		return nil, err
 	}
 	msgs := []Message{}
 	seq := 0
-	if r.agent.doc.System != "" {
+	if agent.doc.System != "" {
 		seq++
-		msgs = append(msgs, Message{Seq: seq, Role: "system", Content: mustJSON(r.agent.doc.System)})
+		msgs = append(msgs, Message{Seq: seq, Role: "system", Content: mustJSON(agent.doc.System)})
 	}
 	if in := v.run.ctx.Input; in.Inline != nil || in.Blob != "" {
 		seq++
@@ -494,11 +507,8 @@ func (h *Host) Trajectory(ctx context.Context, a Actor, id string) ([]Message, e
 		msgs = append(msgs, Message{Seq: seq, Role: "user", Content: content})
 	}
 	asks := map[int]*Message{}
-	for _, c := range calls {
-		cv, err := h.callView(ctx, a.Tenant, c)
-		if err != nil {
-			return nil, err
-		}
+	for i, c := range v.calls {
+		cv := v.view.Calls[i]
 		ask := asks[c.AskMessage]
 		if ask == nil {
 			ask = &Message{Seq: c.AskMessage, Role: "assistant"}

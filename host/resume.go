@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pawlhost/pawl/host/ijson"
@@ -93,7 +94,7 @@ func (h *Host) pauseRun(ctx context.Context, tenant, pauseID string) (*run, erro
 
 // answerPause is the one door for every answer of a person. find loads the run and checks that the actor may see it.
 func (h *Host) answerPause(ctx context.Context, a Actor, find func() (*run, error), idem Idempotency, body Lazy[Answer], byToken bool) (Run, error) {
-	var answer *Answer
+	parse := sync.OnceValues(body)
 	for {
 		r, err := find()
 		if err != nil {
@@ -117,17 +118,14 @@ func (h *Host) answerPause(ctx context.Context, a Actor, find func() (*run, erro
 				return Run{}, err
 			}
 		}
-		if answer == nil {
-			v, err := body()
-			if err != nil {
-				return Run{}, err
-			}
-			answer = &v
+		answer, err := parse()
+		if err != nil {
+			return Run{}, err
 		}
 		if err := checkContext(answer.ToolContext, r.Tenant, r.subject(), r.SessionID); err != nil {
 			return Run{}, err
 		}
-		decisions, err := r.decisions(*answer, byToken)
+		decisions, err := r.decisions(answer, byToken)
 		if err != nil {
 			return Run{}, err
 		}
@@ -144,7 +142,7 @@ func (h *Host) answerPause(ctx context.Context, a Actor, find func() (*run, erro
 		if err := h.space(h.low); err != nil {
 			return Run{}, err
 		}
-		v, err := h.commitAnswer(ctx, a, r, plan, *answer, idem, stored.version)
+		v, err := h.commitAnswer(ctx, a, r, plan, answer, idem, stored.version)
 		if !errors.Is(err, store.ErrConflict) {
 			return v, err
 		}
@@ -340,11 +338,8 @@ func (h *Host) editDocs(ctx context.Context, r *run, edited *store.Call, args js
 			return nil, 0, nil, err
 		}
 	}
-	if docs, err = h.gateCalls(ctx, r, r.calls, all); err != nil {
-		return nil, 0, nil, err
-	}
 	toolContext, err = h.text(ctx, r.Tenant, r.ctx.ToolContext)
-	return docs, at, toolContext, err
+	return h.gateCalls(r.calls, all), at, toolContext, err
 }
 
 // decidable checks the state: whether the pause is still open for these decisions (409, 410), and whether they are complete.

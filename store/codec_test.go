@@ -39,7 +39,7 @@ func records() map[string]any {
 		"call": &Call{
 			ID: "call_1", ToolCallID: "c1", Frame: 0, Turn: 2, Index: 1, ParentCallID: "call_0", Tool: "write_file", Digest: "sha256:2", Effects: "write",
 			State: CallFinished, Arguments: Body{Inline: json.RawMessage(`{"path":"/memories/a"}`)}, ArgsDigest: "sha256:3", Edited: Body{Blob: digest},
-			EditedDigest: "sha256:4", Result: &Body{Inline: json.RawMessage("null")}, Approvals: []string{"apr_1"}, Passed: []string{"r"}, Approved: true,
+			EditedDigest: "sha256:4", Result: &Body{Inline: json.RawMessage("null")}, Approvals: []string{"apr_1"}, Passed: []string{"r"},
 			Grants: []string{"write_line"}, StartedAt: moment, Observed: true, Decision: decision, AskMessage: 2, ResultMessage: 3,
 		},
 		"call_stopped": &Call{ID: "call_2", State: CallAwaiting, Error: &Failure{Code: "denied", Message: "no"}, Stop: &Stop{Reason: "await_input", Payload: json.RawMessage(`{"q":1}`)}},

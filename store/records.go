@@ -153,8 +153,6 @@ type Call struct {
 	Approvals    []string  `json:"ap,omitempty"`
 	// Passed are the rules that people have already let this call through.
 	Passed []string `json:"pa,omitempty"`
-	// Approved tells that a person has decided that it runs (as shown or edited).
-	Approved bool `json:"ok,omitempty"`
 	// Grants are the trusted flags this execution carries; a run after a crash carries the same.
 	Grants []string `json:"gr,omitempty"`
 	// StartedAt is when the call first started: where its guest's clock begins, in every attempt.
