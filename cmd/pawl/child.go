@@ -77,7 +77,7 @@ func (c *child) start(ctx context.Context) error {
 	case <-time.After(60 * time.Second): // a first start compiles the bundled tools
 		return fmt.Errorf("the host was not up after a minute: %s", c.log.text())
 	}
-	ready := eventually(ctx, 10*time.Second, func() bool {
+	ready := eventually(ctx, time.Minute, func() bool {
 		resp, err := http.Get(c.base + "/readyz")
 		if err != nil {
 			return false
