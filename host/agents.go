@@ -8,11 +8,13 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/pawlhost/pawl/host/ijson"
 	"github.com/pawlhost/pawl/policy"
+	"github.com/pawlhost/pawl/sdk/abi"
 	"github.com/pawlhost/pawl/store"
 )
 
@@ -21,11 +23,17 @@ type AgentDoc struct {
 	Planner     json.RawMessage `json:"planner"`
 	Tools       []string        `json:"tools"`
 	InterruptOn json.RawMessage `json:"interrupt_on,omitempty"`
+	// Permissions is the agent's preset: auto (the default: the rules decide alone), interactive (every call asks, whatever
+	// interrupt_on lets pass), or locked (a tool that does not declare effects: read is denied).
+	Permissions *Preset `json:"permissions,omitempty"`
 	// ApprovalTTL bounds how long a pause of this agent's runs stays open; the host's bound still holds.
 	ApprovalTTL string       `json:"approval_ttl,omitempty"`
 	Limits      *AgentLimits `json:"limits,omitempty"`
 	System      string       `json:"system,omitempty"`
 }
+
+// Preset is one of policy.Presets.
+type Preset string
 
 // AgentLimits bound one run.
 type AgentLimits struct {
@@ -54,6 +62,14 @@ type agentVersion struct {
 	ttl        time.Duration // 0: the host's
 	turns      int
 	active     time.Duration
+}
+
+// presets are what policy sees as the agent's permissions: none for auto.
+func (v *agentVersion) presets() []string {
+	if p := v.doc.Permissions; p != nil && *p != policy.PresetAuto {
+		return []string{string(*p)}
+	}
+	return nil
 }
 
 func (v *agentVersion) plan(kind string, planners map[string]Planner) Planner {
@@ -101,6 +117,9 @@ func (h *Host) parseAgent(name string, raw json.RawMessage) (*agentVersion, erro
 	var err error
 	if v.interrupts, err = h.policy.Compile(d.InterruptOn); err != nil {
 		return nil, asInvalid("/interrupt_on", err)
+	}
+	if p := d.Permissions; p != nil && !slices.Contains(policy.Presets(), string(*p)) {
+		return nil, invalid("/permissions", "%q is no preset; choose %s", clip(string(*p), 64), strings.Join(policy.Presets(), ", "))
 	}
 	if d.ApprovalTTL != "" {
 		if v.ttl, err = positive(d.ApprovalTTL); err != nil {
@@ -372,6 +391,9 @@ func (h *Host) doubts(d AgentDoc) (out []string) {
 			continue
 		}
 		known[t.Bare], known[t.Plugin+"."+t.Bare] = true, true
+		if p := d.Permissions; p != nil && *p == policy.PresetLocked && t.Effects != abi.EffectsRead {
+			out = append(out, fmt.Sprintf("permissions: the agent is locked and the tool %q does not only read; every call of it is denied", name))
+		}
 	}
 	var on map[string]json.RawMessage
 	_ = json.Unmarshal(d.InterruptOn, &on) // it was compiled: an object, or absent

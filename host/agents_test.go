@@ -33,7 +33,11 @@ func TestAgents_SavingChecksTheirShapeWithPointers(t *testing.T) {
 		{"unknown member", ok(`,"tool":[]`), "/tool"},
 		{"another case", ok(`,"System":"x"`), "/System"},
 		{"a member of a later issue", ok(`,"subagents":{}`), "/subagents"},
-		{"a member of a later issue", ok(`,"permissions":"auto"`), "/permissions"},
+		{"an unknown preset", ok(`,"permissions":"unlocked"`), "/permissions"},
+		{"a preset in another case", ok(`,"permissions":"Locked"`), "/permissions"},
+		{"an empty preset", ok(`,"permissions":""`), "/permissions"},
+		{"several presets", ok(`,"permissions":["locked"]`), "/permissions"},
+		{"a preset that is a flag", ok(`,"permissions":true`), "/permissions"},
 		{"a tool twice", `{"planner":{"kind":"external"},"tools":["echo","echo"]}`, "/tools/1"},
 		{"an empty tool", `{"planner":{"kind":"external"},"tools":[""]}`, "/tools/0"},
 		{"a tool that is a number", `{"planner":{"kind":"external"},"tools":["echo",7]}`, "/tools/1"},
@@ -90,6 +94,7 @@ func TestAgents_SavingChecksTheirShapeWithPointers(t *testing.T) {
 	h.Unchanged(before)
 	for _, doc := range []string{
 		ok(""), ok(`,"approval_ttl":"90s","limits":{"turns":5,"active":"10m"},"system":"be kind"`), `{"planner":{"kind":"external"},"tools":[]}`,
+		ok(`,"permissions":"auto"`), ok(`,"permissions":"interactive"`), ok(`,"permissions":"locked"`),
 		`{"planner":{"kind":"external"},"tools":["not.installed"]}`,         // tools come and go
 		script(`[{"calls":[{"tool":"other","arguments":{"any":1}}]}]`),      // and their schemas
 		on(`{"when":[{"a":{"min":1,"max":2}},{"/b/c~1d":{"regex":"^x"}}]}`), // nor are fields checked against them

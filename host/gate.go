@@ -207,7 +207,7 @@ func (h *Host) gateInput(r *run, docs []*policy.Call, i, turn int, before store.
 		Tenant:    r.Tenant,
 		Principal: policy.Principal{ID: r.CreatedBy, Kind: r.ctx.Kind, Roles: r.ctx.Roles},
 		Subject:   r.subject(),
-		Agent:     policy.Agent{Name: r.Agent, Version: int(r.AgentVersion)},
+		Agent:     policy.Agent{Name: r.Agent, Version: int(r.AgentVersion), Permissions: r.agent.presets()},
 		Run:       policy.Run{ID: r.ID, CreatedBy: r.CreatedBy, SessionID: r.SessionID},
 		Turn:      turn,
 		Time:      h.now(),

@@ -293,6 +293,7 @@ func TestInputDocumentIsTheGoldenOne(t *testing.T) {
 	t.Parallel()
 	in := input("write_file", `{"content":"hi","path":"/memories/x"}`)
 	in.Frame.Depth, in.Call.Index = 1, 0
+	in.Agent.Permissions = []string{PresetInteractive}
 	in.Batch = []*Call{{
 		Tool: "ls", Plugin: "files", Name: "files.ls", Digest: "sha256:00", Effects: "read", ToolCallID: "c2", Index: 1,
 		Arguments: json.RawMessage(`{"path":"/"}`),

@@ -36,11 +36,24 @@ type Principal struct {
 	Roles  []string `json:"roles"`
 }
 
-// Agent names the configuration that the run pinned.
+// Agent names the configuration that the run pinned, and says how free it is.
 type Agent struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
+	// Permissions are the presets of the agent and, in the frame of a subagent, of every agent above it, so that a child is
+	// never freer than its parent. None, and "auto", add nothing; an unknown one denies every call.
+	Permissions []string `json:"permissions"`
 }
+
+// The presets of an agent, for Agent.Permissions.
+const (
+	PresetAuto        = "auto"        // the rules decide alone
+	PresetInteractive = "interactive" // every call asks, also one that interrupt_on lets pass
+	PresetLocked      = "locked"      // a call whose effects are not "read" is denied
+)
+
+// Presets are the known presets, the default first.
+func Presets() []string { return []string{PresetAuto, PresetInteractive, PresetLocked} }
 
 // Run is the run of the call.
 type Run struct {
@@ -111,7 +124,7 @@ var errInputTooLarge = fmt.Errorf("the arguments of the batch and the tool conte
 
 // The names of the documents, interned so that building an input does not make each of them again.
 func init() {
-	ast.InternStringTerm("tenant", "principal", "id", "kind", "roles", "subject", "agent", "name", "version", "run", "created_by",
+	ast.InternStringTerm("tenant", "principal", "id", "kind", "roles", "subject", "agent", "name", "version", "permissions", "run", "created_by",
 		"session_id", "frame", "depth", "turn", "time", "call", "batch", "untrusted", "tool_context", "history", "calls", "approved",
 		"rejected", "tool", "plugin", "digest", "effects", "tool_call_id", "index", "arguments", "size", "interrupts", "act",
 		"resource", "reason", "origin", "kind_of_key", "effect", "title", "message", "ttl", "rules", "allowed_decisions", "reasons",
@@ -172,7 +185,7 @@ func (in *Input) document() (ast.Object, error) {
 		}
 	}
 	principal := members(3).text("id", in.Principal.ID).text("kind", in.Principal.Kind).texts("roles", in.Principal.Roles)
-	agent := members(2).text("name", in.Agent.Name).number("version", in.Agent.Version)
+	agent := members(3).text("name", in.Agent.Name).number("version", in.Agent.Version).texts("permissions", in.Agent.Permissions)
 	run := members(3).text("id", in.Run.ID).text("created_by", in.Run.CreatedBy).text("session_id", in.Run.SessionID)
 	history := members(3).number("calls", in.History.Calls).number("approved", in.History.Approved).number("rejected", in.History.Rejected)
 	return ast.NewObject(*members(13).

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,8 +34,8 @@ func (a *app) policyCommand() *cobra.Command {
 	eval := &cobra.Command{
 		Use:   "eval",
 		Short: "Evaluate the gate for one call; nothing runs",
-		Long: `With --agent the host is asked, with the rules it has. Without it the rules of --rules are evaluated here, with the interrupt_on of
---agent-file (none: the built-in defaults); --input gives the whole input document where a rule looks at more than the call.
+		Long: `With --agent the host is asked, with the rules it has. Without it the rules of --rules are evaluated here, with the interrupt_on
+and the permissions of --agent-file (none: the built-in defaults); --input gives the whole input document where a rule looks at more than the call.
 
 Exit codes: 0 the call would run, 6 it would stop for a decision, 4 it would be denied.`,
 		Example: `  pawl policy eval --agent ops --call '{"tool": "write_file", "arguments": {"path": "/memories/a", "content": "x"}}'
@@ -94,7 +95,7 @@ Exit codes: 0 the call would run, 6 it would stop for a decision, 4 it would be 
 	a.clientFlags(f)
 	f.StringVar(&o.agent, "agent", "", "ask the host about this `AGENT`")
 	f.StringVar(&a.rules, "rules", "", "`FOLDER` of Rego rules to evaluate here")
-	f.StringVar(&o.agentFile, "agent-file", "", "a `FILE` with an agent (JSON or YAML) whose interrupt_on counts here")
+	f.StringVar(&o.agentFile, "agent-file", "", "a `FILE` with an agent (JSON or YAML) whose interrupt_on and permissions count here")
 	f.StringVar(&o.call, "call", "", "the call: {tool, arguments}, `JSON` or @FILE")
 	f.StringVar(&o.input, "input", "", "the whole input document, `JSON` or @FILE")
 	f.StringVar(&o.principal, "principal", "", "who would make the run: {id, kind, roles}, `JSON` or @FILE")
@@ -147,12 +148,19 @@ func (a *app) evalHere(c *cobra.Command, in *policy.Input, agentFile string) err
 		}
 		var doc struct {
 			InterruptOn json.RawMessage `json:"interrupt_on"`
+			Permissions string          `json:"permissions"`
 		}
 		if err := json.Unmarshal(raw, &doc); err != nil {
 			return usagef("%s: %w", agentFile, err)
 		}
 		if on, err = engine.Compile(doc.InterruptOn); err != nil {
 			return usagef("%s: %w", agentFile, err)
+		}
+		if doc.Permissions != "" {
+			if !slices.Contains(policy.Presets(), doc.Permissions) {
+				return usagef("%s: permissions: %q is no preset; choose %s", agentFile, doc.Permissions, strings.Join(policy.Presets(), ", "))
+			}
+			in.Agent.Permissions = append(in.Agent.Permissions, doc.Permissions)
 		}
 	}
 	d := engine.Gate(c.Context(), on, in)
@@ -238,6 +246,9 @@ func evalInput(values map[string]json.RawMessage, at string) (*policy.Input, err
 		in.Call.Arguments = json.RawMessage("{}")
 	}
 	in.Call.Size = len(in.Call.Arguments)
+	if in.Agent.Permissions == nil {
+		in.Agent.Permissions = []string{}
+	}
 	if in.Untrusted.ToolContext == nil {
 		in.Untrusted.ToolContext = json.RawMessage("{}")
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/policy"
 )
 
 // requestNeeds are the required members of types that occur inside request bodies.
@@ -20,6 +21,7 @@ var requestNeeds = map[reflect.Type][]string{
 var enums = map[reflect.Type][]string{
 	reflect.TypeOf(host.Run{}.State):      runStates,
 	reflect.TypeOf(host.Approval{}.State): {"pending", "decided", "expired", "cancelled", "superseded"},
+	reflect.TypeFor[host.Preset]():        policy.Presets(),
 	reflect.TypeOf(host.Call{}.State):     {"planned", "awaiting", "started", "finished"},
 }
 

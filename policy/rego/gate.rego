@@ -2,15 +2,16 @@
 # title: Must this tool call stop?
 # description: |
 #   data.pawl.gate.decision combines what three sources ask for: the agent's interrupt_on (already evaluated, in
-#   input.interrupts), and the people's `pause` and `deny` in data.pawl.rules and below. All of them only add; the strictest
-#   wins. Whatever cannot be read as a stop or a refusal refuses the call, so that a typing mistake never lets one through.
-#   The usual answers, nothing asks and one rule asks, come first since they cost a third of the rest.
+#   input.interrupts), its presets, and the people's `pause` and `deny` in data.pawl.rules and below. All of them only add; the
+#   strictest wins. Whatever cannot be read as a stop or a refusal refuses the call, so that a typing mistake never lets one through.
+#   The usual answers, nothing asks and one rule asks, without a preset, come first since they cost a third of the rest.
 package pawl.gate
 
 # Reached when the input is not the host's, or by a defect of this module; then nothing runs.
 default decision := {"effect": "deny", "code": "policy_undefined", "rules": [], "reasons": ["policy_undefined"]}
 
 decision := {"effect": "allow", "rules": []} if {
+	input.agent.permissions == []
 	count(refused) == 0
 	count(asked) == 0
 	input.interrupts == []
@@ -23,6 +24,7 @@ decision := {"effect": "allow", "rules": []} if {
 	"ttl": stop.ttl,
 	"rules": [stop.rule],
 } if {
+	input.agent.permissions == []
 	count(refused) == 0
 	count(asked) == 0
 	[stop] = input.interrupts
@@ -36,6 +38,7 @@ decision := {"effect": "allow", "rules": []} if {
 	"rules": [stop.rule],
 } if {
 	input.interrupts == []
+	input.agent.permissions == []
 	count(refused) == 0
 	count(asked) == 1
 	some stop in asked
@@ -54,26 +57,57 @@ refused contains opaque(refusal) if some refusal in data.pawl.rules.deny
 # this file, and not an answer that says which rule is wrong.
 opaque(value) := value
 
-combined := {"effect": "deny", "code": "policy_shape", "rules": [], "reasons": sort(malformed)} if {
+# The agent's presets, and those of the agents above it in the run. A set of rules that is tried without a host may leave them out.
+presets := object.get(input, ["agent", "permissions"], [])
+
+interactive := {
+	"rule": "preset.interactive",
+	"message": "This agent is interactive: every call waits for a decision.",
+}
+
+locked := {
+	"rule": "preset.locked",
+	"message": "this agent is locked: it runs only tools that declare to read and nothing else",
+}
+
+denied := refused | {locked | "locked" in presets; not reads}
+
+reads if input.call.effects == "read"
+
+known_presets if {
+	is_array(presets)
+	every preset in presets {
+		preset in {"auto", "interactive", "locked"}
+	}
+}
+
+combined := {"effect": "deny", "code": "policy_input", "rules": [], "reasons": ["the agent has a preset that is not known here"]} if {
+	not known_presets
+} else := {"effect": "deny", "code": "policy_shape", "rules": [], "reasons": sort(malformed)} if {
 	count(malformed) > 0
 } else := {"effect": "deny", "rules": sort(refusing_rules), "reasons": sort(refusals)} if {
-	count(refused) > 0
+	count(denied) > 0
+} else := {"effect": "allow", "rules": []} if {
+	count(stops) == 0
 } else := {"effect": "deny", "rules": rules, "reasons": ["no_common_decision"]} if {
 	common_decisions == set()
 } else := {
 	"effect": "pause",
 	"reason": reason,
 	"allowed_decisions": sort(common_decisions),
-	"title": stops[0][1].title,
-	"message": stops[0][1].message,
+	"title": shown.title,
+	"message": shown.message,
 	"ttl": shortest_ttl,
 	"rules": rules,
 }
 
-# Every stop with all its members, by id: the text of the first is the one that is shown.
+# Every stop with all its members, by id.
 stops := sort({[stop.rule, object.union(unsaid, stop)] |
-	some stop in array.concat(input.interrupts, [stop | some stop in asked])
+	some stop in array.concat(array.concat(input.interrupts, [stop | some stop in asked]), [interactive | "interactive" in presets])
 })
+
+# The text of the first is shown; that of the preset, which says nothing about the call, only if there is no other.
+shown := array.concat([s | some s in stops; s[0] != interactive.rule], stops)[0][1]
 
 unsaid := {
 	"reason": "approval_required",
@@ -109,10 +143,10 @@ shortest_ttl := min({[time.parse_duration_ns(stop[1].ttl), stop[1].ttl] |
 	stop[1].ttl != ""
 })[1]
 
-refusing_rules := {refusal.rule | some refusal in refused}
+refusing_rules := {refusal.rule | some refusal in denied}
 
 refusals := {text |
-	some refusal in refused
+	some refusal in denied
 	text := message(refusal)
 }
 
@@ -144,6 +178,7 @@ member_ok("rule", value) if {
 	value != ""
 	not startswith(value, "interrupt_on/")
 	not startswith(value, "default/")
+	not startswith(value, "preset.")
 }
 
 member_ok("reason", value) if value in {"approval_required", "constraints_conflict"}
@@ -177,7 +212,7 @@ stop_problems(stop) := {"pause: an element must be an object with a rule"} if {
 }
 
 requirement := {
-	"rule": "pause: rule must be a text that is not empty and begins neither with interrupt_on/ nor with default/",
+	"rule": "pause: rule must be a text that is not empty and begins with none of interrupt_on/, default/ and preset.",
 	"reason": "pause: reason must be approval_required or constraints_conflict",
 	"title": "pause: title must be a text",
 	"message": "pause: message must be a text",

@@ -159,3 +159,99 @@ test_stops_with_one_id_are_one_rule_with_the_decisions_of_both if {
 	d.rules == ["a"]
 	d.allowed_decisions == ["reject"]
 }
+
+preset_input(permissions, effects, interrupts) := {
+	"agent": {"permissions": permissions},
+	"call": {"tool": "t", "effects": effects},
+	"interrupts": interrupts,
+}
+
+# With and without the word, in the short answers and in the combination.
+test_auto_adds_nothing if {
+	every interrupts in [[], [stop("a")], [stop("a"), stop("b")]] {
+		plain := gate.decision with input as preset_input([], "write", interrupts)
+		every doc in [
+			preset_input(["auto"], "write", interrupts),
+			preset_input(["auto", "auto"], "write", interrupts),
+			{"interrupts": interrupts},
+		] {
+			d := gate.decision with input as doc
+			d == plain
+		}
+	}
+}
+
+test_interactive_asks_for_what_nothing_asks_for if {
+	every effects in ["read", "write", ""] {
+		d := gate.decision with input as preset_input(["interactive"], effects, [])
+		d == {
+			"effect": "pause",
+			"reason": "approval_required",
+			"allowed_decisions": ["approve", "edit", "reject", "respond"],
+			"title": "",
+			"message": "This agent is interactive: every call waits for a decision.",
+			"ttl": "",
+			"rules": ["preset.interactive"],
+		}
+	}
+}
+
+# What another rule says of the call is worth more than that every call asks.
+test_interactive_is_one_more_rule_and_hides_no_text if {
+	d := gate.decision with input as preset_input(["interactive"], "write", [object.union(stop("z"), {"ttl": "1h", "allowed_decisions": ["approve", "reject"]})])
+	d == {
+		"effect": "pause",
+		"reason": "approval_required",
+		"allowed_decisions": ["approve", "reject"],
+		"title": "title z",
+		"message": "m",
+		"ttl": "1h",
+		"rules": ["preset.interactive", "z"],
+	}
+	conflict := gate.decision with input as preset_input(["interactive"], "read", [])
+		with data.pawl.rules.pause as {{"rule": "z", "reason": "constraints_conflict"}}
+	conflict.reason == "constraints_conflict"
+	conflict.rules == ["preset.interactive", "z"]
+}
+
+test_a_deny_beats_interactive if {
+	d := gate.decision with input as preset_input(["interactive"], "read", []) with data.pawl.rules.deny as {"no"}
+	d == {"effect": "deny", "rules": [], "reasons": ["no"]}
+}
+
+test_locked_denies_all_that_does_not_declare_to_read if {
+	every effects in ["write", "", "READ", "read ", null, 1, ["read"], {"read": true}] {
+		every permissions in [["locked"], ["auto", "locked"], ["locked", "interactive"]] {
+			d := gate.decision with input as preset_input(permissions, effects, [stop("a")])
+			d.effect == "deny"
+			d.rules == ["preset.locked"]
+		}
+	}
+	undeclared := gate.decision with input as {"agent": {"permissions": ["locked"]}, "call": {"tool": "t"}, "interrupts": []}
+	undeclared.effect == "deny"
+}
+
+test_locked_lets_reads_pass_and_keeps_every_stop if {
+	free := gate.decision with input as preset_input(["locked"], "read", [])
+	free == {"effect": "allow", "rules": []}
+	stopped := gate.decision with input as preset_input(["locked"], "read", [stop("a")])
+	stopped == gate.decision with input as preset_input([], "read", [stop("a")])
+	asked := gate.decision with input as preset_input(["locked", "interactive"], "read", [])
+	asked.rules == ["preset.interactive"]
+}
+
+test_an_unknown_preset_denies if {
+	every permissions in [["unlocked"], ["interactive", ""], [null], [1], "locked", "auto", null, {"auto": "auto"}, {"auto"}, 0, false] {
+		every effects in ["read", "write"] {
+			d := gate.decision with input as preset_input(permissions, effects, [stop("a")])
+			d.effect == "deny"
+			d.code == "policy_input"
+		}
+	}
+}
+
+# Nor do people's rules pass for a preset.
+test_the_ids_of_presets_are_the_hosts if {
+	d := gate.decision with input as preset_input([], "read", []) with data.pawl.rules.pause as {{"rule": "preset.interactive"}}
+	d.code == "policy_shape"
+}
