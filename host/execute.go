@@ -287,7 +287,7 @@ func (r *run) stops() []stopped {
 		}
 		out = append(out, stopped{
 			call: c, origin: originTool, reason: c.Stop.Reason, title: clip(title, 256), message: clip(message, maxErrorText),
-			payload: c.Stop.Payload, allowed: []string{kindApprove, kindReject, kindRespond},
+			payload: c.Stop.Payload, schema: c.Stop.Schema, allowed: answersTo(c.Stop),
 		})
 	}
 	return out
@@ -453,11 +453,11 @@ func (h *Host) record(ctx context.Context, s *step, c *store.Call, res *plugins.
 	case r.Bytes+int64(len(res.Output)) > maxRunBytes:
 		s.fail(c, codeLimit, tooManyBytes)
 		return nil
-	case res.Pause != nil && r.asked()+len(res.Pause.Payload) > maxQuestions:
+	case res.Pause != nil && r.asked()+len(res.Pause.Payload)+len(res.Pause.Schema) > maxQuestions:
 		s.fail(c, codeLimit, fmt.Sprintf("the questions of the batch are together larger than %d bytes; put large things elsewhere and name them", maxQuestions))
 		return nil
 	case res.Pause != nil:
-		c.State, c.Stop = store.CallAwaiting, &store.Stop{Reason: res.Pause.Reason, Payload: res.Pause.Payload}
+		c.State, c.Stop = store.CallAwaiting, &store.Stop{Reason: res.Pause.Reason, Payload: res.Pause.Payload, Schema: res.Pause.Schema}
 		s.touch(c)
 	default:
 		output, err := ijson.Parse(res.Output)
@@ -482,7 +482,7 @@ const maxQuestions = 1 << 20
 func (r *run) asked() (n int) {
 	for _, c := range r.calls {
 		if c.Stop != nil {
-			n += len(c.Stop.Payload)
+			n += len(c.Stop.Payload) + len(c.Stop.Schema)
 		}
 	}
 	return n

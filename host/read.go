@@ -189,7 +189,7 @@ func (h *Host) approvalView(ctx context.Context, r store.Run, ap *store.Approval
 	v := Approval{
 		ID: ap.ID, RunID: r.ID, PauseID: ap.PauseID, CallID: ap.CallID, ToolCallID: c.ToolCallID, ParentCallID: c.ParentCallID, Agent: r.Agent,
 		CreatedBy: r.CreatedBy, Subject: r.Subject, Tool: ap.Tool, ToolDigest: c.Digest, ArgsDigest: ap.ArgsDigest, Reason: ap.Reason,
-		Rules: list(ap.Rules), Title: ap.Title, Message: ap.Message, Payload: ap.Payload, Allowed: list(ap.Allowed), State: ap.State,
+		Rules: list(ap.Rules), Title: ap.Title, Message: ap.Message, Payload: ap.Payload, Schema: ap.Schema, Allowed: list(ap.Allowed), State: ap.State,
 		CreatedAt: Time(ap.CreatedAt), ExpiresAt: Time(ap.ExpiresAt), Decision: decided(ap.Decision),
 	}
 	if v.Subject == "" {

@@ -55,6 +55,8 @@ type Decision struct {
 	Message    string          `json:"message"`
 	Value      json.RawMessage `json:"value"`
 	ArgsDigest string          `json:"args_digest"`
+
+	at string // where the value stands in the request, if not here
 }
 
 // DirectCall calls one tool without an agent's planner.

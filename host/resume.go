@@ -200,7 +200,7 @@ func (r *run) decisions(ans Answer, byToken bool) ([]Decision, error) {
 	case len(open) != 1:
 		return nil, &Error{Code: CodeAmbiguous, Pointer: "/user_input", Detail: fmt.Sprintf("%d questions are open; answer each by decisions with its approval_id", len(open))}
 	}
-	return []Decision{{ApprovalID: open[0].ID, Kind: kindRespond, Value: ans.UserInput}}, nil
+	return []Decision{{ApprovalID: open[0].ID, Kind: kindRespond, Value: ans.UserInput, at: "/user_input"}}, nil
 }
 
 // planned is a decision that has passed the checks which do not depend on who was first.
@@ -282,6 +282,7 @@ func (h *Host) checkDecision(ctx context.Context, r *run, p *planned, at string)
 		if p.Value == nil && p.Message == "" {
 			return invalid(at+"/value", "a respond needs a value or a message: it is the call's result")
 		}
+		return p.checkAnswer(at)
 	case kindEdit:
 		if p.Arguments == nil {
 			return invalid(at+"/arguments", "an edit needs the arguments to run instead")

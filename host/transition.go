@@ -214,6 +214,7 @@ type stopped struct {
 	title    string
 	message  string
 	payload  json.RawMessage
+	schema   json.RawMessage
 	allowed  []string
 	revision string
 	ttl      time.Duration
@@ -234,7 +235,7 @@ func (s *step) suspend(stops []stopped, ttl time.Duration) {
 		a := &store.Approval{
 			ID: s.ids("apr"), PauseID: p.ID, CallID: c.ID, Tool: c.Tool, Frame: c.Frame, Turn: c.Turn, Index: c.Index,
 			ArgsDigest: cmp.Or(c.EditedDigest, c.ArgsDigest), Origin: st.origin, Reason: st.reason, Rules: st.rules,
-			Title: st.title, Message: st.message, Payload: st.payload, Allowed: st.allowed, Revision: st.revision,
+			Title: st.title, Message: st.message, Payload: st.payload, Schema: st.schema, Allowed: st.allowed, Revision: st.revision,
 			State: store.ApprovalPending, CreatedAt: s.now, ExpiresAt: p.ExpiresAt,
 		}
 		if c.EditedDigest != "" {

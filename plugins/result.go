@@ -34,6 +34,7 @@ const (
 type Pause struct {
 	Reason  string
 	Payload json.RawMessage // an object
+	Schema  json.RawMessage // what an answer must match, nil for anything; it compiles
 }
 
 // Result is how a call ended: with exactly one of Output, Failure and Pause.
@@ -146,7 +147,7 @@ func (s *Session) value() (json.RawMessage, *Failure) {
 		return nil, toolError("it ended without a result; a result of nothing is null")
 	}
 	if schema := s.call.Tool.result; schema != nil {
-		if err := schema.validate(s.output); err != nil {
+		if err := schema.Validate(s.output); err != nil {
 			return nil, toolError("its result does not match its output_schema: %v", err)
 		}
 	}

@@ -97,7 +97,12 @@ func (noLoader) Load(url string) (any, error) {
 
 // CompileSchema compiles raw. A reference that leaves the document is an error: nothing is ever fetched. Formats are
 // asserted; besides the standard ones there is "path", see [pathform.Canonical].
-func CompileSchema(raw json.RawMessage) (*Schema, error) {
+func CompileSchema(raw json.RawMessage) (_ *Schema, err error) {
+	defer func() { // a schema may be a model's: the host must not fall over it
+		if recover() != nil {
+			err = errors.New("it cannot be compiled")
+		}
+	}()
 	if err := checkIJSON(raw); err != nil {
 		return nil, err
 	}
@@ -166,11 +171,11 @@ func (s *Schema) Check(b []byte) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
 }
 
-// validate checks b as it is.
-func (s *Schema) validate(b []byte) error {
+// Validate checks b, which must be I-JSON, as it is: no default is filled in. The error is a *[SchemaError].
+func (s *Schema) Validate(b []byte) error {
 	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
 	if err != nil {
-		return err
+		return &SchemaError{Message: "it is not JSON: " + err.Error()}
 	}
 	_, err = s.holds(v, len(b), false)
 	return err

@@ -1,6 +1,7 @@
 package plugins
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -285,6 +286,7 @@ func (s *Session) setPause(req []byte) error {
 	var r struct {
 		Reason  string         `json:"reason"`
 		Payload jsontext.Value `json:"payload"`
+		Schema  jsontext.Value `json:"schema"`
 	}
 	if err := decode(req, &r); err != nil {
 		return err
@@ -306,7 +308,27 @@ func (s *Session) setPause(req []byte) error {
 	if err := json.Unmarshal(r.Payload, &flag); err == nil && len(flag.Key) > abi.MaxApprovalKey {
 		return refuse(abi.CodeTooLarge, "an approval_key is at most %d bytes; use a digest of what is longer", abi.MaxApprovalKey)
 	}
-	s.pause = &Pause{Reason: r.Reason, Payload: append(json.RawMessage(nil), r.Payload...)}
+	if err := checkAnswerSchema(r.Schema); err != nil {
+		return err
+	}
+	s.pause = &Pause{Reason: r.Reason, Payload: bytes.Clone(r.Payload), Schema: bytes.Clone(r.Schema)}
+	return nil
+}
+
+// checkAnswerSchema refuses a schema that no answer could be held to: whoever asks can still ask differently, whoever answers
+// could not.
+func checkAnswerSchema(raw jsontext.Value) error {
+	switch {
+	case len(raw) == 0:
+		return nil
+	case raw.Kind() != '{':
+		return refuse(abi.CodeInvalid, "schema is an object; leave it out where any answer will do")
+	case len(raw) > abi.MaxSchema:
+		return refuse(abi.CodeTooLarge, "the schema of an answer is at most %d bytes", abi.MaxSchema)
+	}
+	if _, err := CompileSchema(json.RawMessage(raw)); err != nil {
+		return refuse(abi.CodeInvalid, "schema: %s", cut(valid(err.Error()), 1024))
+	}
 	return nil
 }
 

@@ -69,6 +69,12 @@ func TestDispatchAnswers(t *testing.T) {
 		{"a payload that is none", "none", "pause", `{"reason":"await_input","payload":1}`, `"code":"invalid"`},
 		{"no payload", "none", "pause", `{"reason":"await_input"}`, `"code":"invalid"`},
 		{"a long payload", "none", "pause", `{"reason":"await_input","payload":{"a":"` + long + `"}}`, `"code":"too_large"`},
+		{"a schema of null", "none", "pause", `{"reason":"await_input","payload":{},"schema":null}`, `"code":"invalid"`},
+		{"a schema that is no object", "none", "pause", `{"reason":"await_input","payload":{},"schema":false}`, `schema is an object`},
+		{"a schema with a bad keyword", "none", "pause", `{"reason":"await_input","payload":{},"schema":{"type":"int"}}`, `"code":"invalid","message":"schema: `},
+		{"a schema from elsewhere", "none", "pause", `{"reason":"await_input","payload":{},"schema":{"$ref":"http://127.0.0.1/s"}}`, `may only refer to itself`},
+		{"a schema with a costly pattern", "none", "pause", `{"reason":"await_input","payload":{},"schema":{"pattern":"(a{30}){30}"}}`, `repeat less`},
+		{"a long schema", "none", "pause", `{"reason":"await_input","payload":{},"schema":{"a":"` + long[:16384] + `"}}`, `"code":"too_large"`},
 		{"no request means {}", "none", "input", ``, `{"ok":{"tool":"f"`},
 	} {
 		s, tl := funcSet(t, c.kv, "", Limits{}, script([2]string{c.op, c.req}))

@@ -43,7 +43,15 @@ func records() map[string]any {
 			Grants: []string{"write_line"}, StartedAt: moment, Observed: true, Decision: decision, AskMessage: 2, ResultMessage: 3,
 		},
 		"call_stopped": &Call{ID: "call_2", State: CallAwaiting, Error: &Failure{Code: "denied", Message: "no"}, Stop: &Stop{Reason: "await_input", Payload: json.RawMessage(`{"q":1}`)}},
-		"pause":        &Pause{ID: "pause_1", Generation: 2, State: PauseExpired, CreatedAt: moment, ExpiresAt: moment.Add(time.Hour), ClosedAt: moment, Approvals: []string{"apr_1"}},
+		"call_asking": &Call{ID: "call_3", State: CallAwaiting, Stop: &Stop{
+			Reason: "await_input", Payload: json.RawMessage(`{"question":"?"}`), Schema: json.RawMessage(`{"type":"boolean"}`),
+		}},
+		"approval_asking": &Approval{
+			ID: "apr_2", PauseID: "pause_1", CallID: "call_3", Tool: "ask_user", Turn: 1, ArgsDigest: "sha256:3", Origin: "tool", Reason: "await_input",
+			Payload: json.RawMessage(`{"question":"?"}`), Schema: json.RawMessage(`{"type":"boolean"}`), Allowed: []string{"reject", "respond"},
+			State: ApprovalPending, CreatedAt: moment, ExpiresAt: moment.Add(time.Hour),
+		},
+		"pause": &Pause{ID: "pause_1", Generation: 2, State: PauseExpired, CreatedAt: moment, ExpiresAt: moment.Add(time.Hour), ClosedAt: moment, Approvals: []string{"apr_1"}},
 		"approval": &Approval{
 			ID: "apr_1", PauseID: "pause_1", CallID: "call_1", Tool: "write_file", Turn: 2, Index: 1, ArgsDigest: "sha256:3", Arguments: &Body{Inline: json.RawMessage("{}")},
 			Origin: "gate", Reason: "approval_required", Rules: []string{"default/write_file"}, Title: "t", Message: "m", Payload: json.RawMessage(`[]`),

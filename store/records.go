@@ -172,6 +172,7 @@ type Call struct {
 type Stop struct {
 	Reason  string          `json:"r"`
 	Payload json.RawMessage `json:"p,omitempty"`
+	Schema  json.RawMessage `json:"s,omitempty"`
 }
 
 // PauseState tells how a pause ended; it ends exactly once.
@@ -227,6 +228,8 @@ type Approval struct {
 	Title     string          `json:"ti,omitempty"`
 	Message   string          `json:"me,omitempty"`
 	Payload   json.RawMessage `json:"pl,omitempty"`
+	// Schema is what the value of a respond must match, empty for anything.
+	Schema    json.RawMessage `json:"sc,omitempty"`
 	Allowed   []string        `json:"al"`
 	Revision  string          `json:"rv,omitempty"` // of the policy that stopped the call
 	State     ApprovalState   `json:"st"`

@@ -198,6 +198,9 @@ func (a *app) showResult(r *plugins.Result) error {
 		return fmt.Errorf("the call failed: %s: %s", visible(code), visible(r.Failure.Message))
 	case r.Pause != nil:
 		fmt.Fprintf(a.stderr, "the tool pauses (%s)\n", visible(r.Pause.Reason))
+		if len(r.Pause.Schema) > 0 {
+			fmt.Fprintf(a.stderr, "an answer must match %s\n", visibleJSON(string(r.Pause.Schema)))
+		}
 		if err := a.printRaw(r.Pause.Payload); err != nil {
 			return err
 		}

@@ -111,6 +111,7 @@ const (
 	MaxKey         = 1024     // a KV key, UTF-8
 	MaxValue       = 64 << 10 // a KV value
 	MaxPayload     = 64 << 10 // the payload of pause
+	MaxSchema      = 16 << 10 // the schema of pause
 	MaxApprovalKey = 256      // bytes of payload.approval_key
 	MaxMessage     = 8 << 10  // the message of log, progress and fail; longer ones are cut
 	MaxErrorCode   = 64       // the code of fail

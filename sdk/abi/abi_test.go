@@ -170,7 +170,7 @@ func TestTheTextNamesEveryWordAndLimit(t *testing.T) {
 		text  string
 	}{
 		{abi.MaxOp, "64 bytes"}, {abi.MaxRequest, "2 MiB each"}, {abi.MaxAnswer, "2 MiB each"}, {abi.MaxResult, "| result | 1 MiB"},
-		{abi.MaxKey, "1,024 bytes ·"}, {abi.MaxValue, "· 64 KiB ·"}, {abi.MaxPayload, "· 64 KiB ·"}, {abi.MaxMessage, "· 8 KiB |"},
+		{abi.MaxKey, "1,024 bytes ·"}, {abi.MaxValue, "· 64 KiB ·"}, {abi.MaxPayload, "· 64 KiB ·"}, {abi.MaxMessage, "· 8 KiB |"}, {abi.MaxSchema, "· 16 KiB ·"},
 		{abi.MaxCalls, "10,000 ·"}, {abi.MaxLogLines, "· 1,000 ·"}, {abi.MaxKVWrites, "· 1,000 |"}, {abi.MaxKVBytes, "| 4 MiB |"},
 		{abi.MaxListKeys, "most 1,000"}, {abi.DefaultList, "100 without"}, {abi.MaxStderrTail, "(4 KiB,"},
 		{abi.MaxManifest, "at most 256 KiB"}, {abi.MinNonce, "16 to 64"}, {abi.MaxNonce, "16 to 64"},

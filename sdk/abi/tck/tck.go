@@ -211,6 +211,13 @@ func Cases() []Case {
 			step{"sleep", `{}`, refused("unsupported", false)}, step{"kv.increment", `{}`, refused("unsupported", false)}),
 		do("pause, refused, goes on", Case{}, step{"pause", `{}`, refused("invalid", false)}, step{"pause", `{"reason":"bored","payload":{}}`, refused("invalid", false)},
 			step{"pause", `{"reason":"await_input","payload":[]}`, refused("invalid", false)}),
+		do("pause with a schema that is none, goes on", Case{},
+			step{"pause", `{"reason":"await_input","payload":{},"schema":null}`, refused("invalid", false)},
+			step{"pause", `{"reason":"await_input","payload":{},"schema":true}`, refused("invalid", false)},
+			step{"pause", `{"reason":"await_input","payload":{},"schema":{"type":7}}`, refused("invalid", false)},
+			step{"pause", `{"reason":"await_input","payload":{},"schema":{"$ref":"https://example.com/s.json"}}`, refused("invalid", false)}),
+		silent("pause with a schema", Case{Pause: `{"reason":"await_input","payload":{},"schema":{"type":"boolean"}}`},
+			step{"pause", `{"reason":"await_input","payload":{},"schema":{"type":"boolean"}}`, ok}),
 		silent("pause does not return", Case{Pause: `{"reason":"await_input","payload":{"q":"é?"}}`, After: map[string]string{"a": "b"}},
 			step{"kv.put", `{"key":"a","value":"b"}`, ok}, step{"pause", `{"reason":"await_input","payload":{"q":"é?"}}`, ok}, step{"kv.put", `{"key":"c","value":"d"}`, ok}),
 	}

@@ -123,7 +123,7 @@ func compare(t *testing.T, c tck.Case, r *plugins.Result) {
 		if err := json.Unmarshal([]byte(c.Pause), &want); err != nil {
 			t.Fatal(err)
 		}
-		if r.Pause == nil || r.Pause.Reason != want.Reason || string(r.Pause.Payload) != string(want.Payload) || r.Output != nil {
+		if r.Pause == nil || r.Pause.Reason != want.Reason || string(r.Pause.Payload) != string(want.Payload) || string(r.Pause.Schema) != string(want.Schema) || r.Output != nil {
 			t.Errorf("pause %+v, failure %+v; want %s", r.Pause, r.Failure, c.Pause)
 		}
 	case r.Failure != nil:

@@ -436,16 +436,25 @@ PAWL_FN void pawl_log(const char *level, pawl_str message) {
   pawl_do("log", pawl_text(&b));
 }
 
-/* Stop and ask a person; payload is a JSON object. Returns only if the host
+/* Stop and ask a person; payload is a JSON object. With a schema, a JSON Schema
+ * object, only an answer that matches it is taken. Returns only if the host
  * refuses; then the answer says why. Ask context.approvals first (ABI.md, pause). */
-PAWL_FN pawl_answer pawl_pause(const char *reason, pawl_str payload) {
+PAWL_FN pawl_answer pawl_pause_for(const char *reason, pawl_str payload, pawl_str schema) {
   pawl_buf b = {0};
   pawl_lit(&b, "{\"reason\":");
   pawl_quote(&b, pawl_cstr(reason));
   pawl_lit(&b, ",\"payload\":");
   pawl_raw(&b, payload);
+  if (schema.n) {
+    pawl_lit(&b, ",\"schema\":");
+    pawl_raw(&b, schema);
+  }
   pawl_lit(&b, "}");
   return pawl_do("pause", pawl_text(&b));
+}
+
+PAWL_FN pawl_answer pawl_pause(const char *reason, pawl_str payload) {
+  return pawl_pause_for(reason, payload, (pawl_str){NULL, 0});
 }
 
 #endif

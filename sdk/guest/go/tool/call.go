@@ -59,10 +59,17 @@ func (c *Call) Approved(key string) bool {
 // the person sees. Its member "approval_key" names what [Call.Approved] will
 // then be true for.
 func (c *Call) Pause(reason string, payload any) error {
+	return c.PauseFor(reason, payload, nil)
+}
+
+// PauseFor is [Call.Pause] for an answer of a certain shape: only one that
+// matches schema, a JSON Schema object of at most 16 KiB, is taken.
+func (c *Call) PauseFor(reason string, payload any, schema json.RawMessage) error {
 	return c.do(abi.OpPause, struct {
-		Reason  string `json:"reason"`
-		Payload any    `json:"payload"`
-	}{reason, payload}, nil)
+		Reason  string          `json:"reason"`
+		Payload any             `json:"payload"`
+		Schema  json.RawMessage `json:"schema,omitempty"`
+	}{reason, payload, schema}, nil)
 }
 
 // Log adds a line to the run. level is one of abi.Log…. What the host refuses,

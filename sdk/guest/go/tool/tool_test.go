@@ -142,6 +142,9 @@ func TestEachOperationSendsTheRequestOfTheABI(t *testing.T) {
 		{`pause {"reason":"await_input","payload":{"q":1}}`, func(c *Call) error {
 			return c.Pause(abi.ReasonAwaitInput, map[string]int{"q": 1})
 		}},
+		{`pause {"reason":"await_input","payload":{},"schema":{"type":"boolean"}}`, func(c *Call) error {
+			return c.PauseFor(abi.ReasonAwaitInput, struct{}{}, json.RawMessage(`{"type":"boolean"}`))
+		}},
 		{`kv.get {"key":"k"}`, func(c *Call) error { _, err := c.KV().Get("k"); return err }},
 		{`kv.put {"key":"k","value":""}`, func(c *Call) error { _, err := c.KV().Put("k", nil); return err }},
 		{`kv.put {"key":"k","value_b64":"/w=="}`, func(c *Call) error { _, err := c.KV().Put("k", []byte{0xff}); return err }},

@@ -45,6 +45,7 @@ type Result struct {
 type Pause struct {
 	Reason  string          `json:"reason"`
 	Payload json.RawMessage `json:"payload"`
+	Schema  json.RawMessage `json:"schema,omitempty"`
 }
 
 // Log is a line that a tool logged.
@@ -219,6 +220,12 @@ func (c *call) answer(op string, request []byte) (ok any, refusal *tool.Error) {
 		}
 		if len(p.Payload) > abi.MaxPayload {
 			return nil, refuse(abi.CodeTooLarge, "a payload of %d bytes; the limit is %d", len(p.Payload), abi.MaxPayload)
+		}
+		if p.Schema != nil && !strings.HasPrefix(string(p.Schema), "{") {
+			return nil, refuse(abi.CodeInvalid, "schema is not an object")
+		}
+		if len(p.Schema) > abi.MaxSchema {
+			return nil, refuse(abi.CodeTooLarge, "a schema of %d bytes; the limit is %d", len(p.Schema), abi.MaxSchema)
 		}
 		c.result.Paused = &p
 		panic(paused{c})
