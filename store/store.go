@@ -69,6 +69,9 @@ type Reader interface {
 
 	// LogHead returns the highest sequence number of a log, 0 for an empty one.
 	LogHead(log Key) (uint64, error)
+
+	// ChainHead returns the hash of the last chained entry of a log, also after it was trimmed; the zero Hash when there was none.
+	ChainHead(log Key) (Hash, error)
 }
 
 // Item is a stored value with the version of the change that wrote it.
@@ -129,16 +132,21 @@ type Put struct {
 	Value []byte
 }
 
-// Append adds one entry to a named log. The store assigns the next dense sequence number, in commit order.
+// Append adds one entry to a named log. The store assigns the next dense sequence number, in commit order; of a chained entry also
+// its hash, which covers the hash of the chained entry before it (see [ChainHash]).
 type Append struct {
-	Log  Key
-	Data []byte
+	Log     Key
+	Data    []byte
+	Chained bool
 }
 
-// Entry is one entry of a log; Seq counts from 1 without gaps.
+// Entry is one entry of a log; Seq counts from 1 without gaps. Prev and Hash are zero in an entry that is not chained, and Prev
+// in the first that is.
 type Entry struct {
 	Seq  uint64
 	Data []byte
+	Prev Hash
+	Hash Hash
 }
 
 // Receipt tells what a commit assigned: the version of every put, and a sequence number for each append, in order.
@@ -170,7 +178,14 @@ func (c *Change) Put(k Key, value []byte) { c.Puts = append(c.Puts, Put{k, value
 func (c *Change) Delete(k Key) { c.Deletes = append(c.Deletes, k) }
 
 // Append adds a log entry.
-func (c *Change) Append(log Key, data []byte) { c.Appends = append(c.Appends, Append{log, data}) }
+func (c *Change) Append(log Key, data []byte) {
+	c.Appends = append(c.Appends, Append{Log: log, Data: data})
+}
+
+// Chain adds a chained log entry.
+func (c *Change) Chain(log Key, data []byte) {
+	c.Appends = append(c.Appends, Append{Log: log, Data: data, Chained: true})
+}
 
 // Empty reports whether the change writes nothing.
 func (c *Change) Empty() bool { return len(c.Puts)+len(c.Deletes)+len(c.Appends) == 0 }

@@ -84,16 +84,20 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// format is the newest store format that this code reads and writes.
-const format = 1
+// format is the newest store format that this code reads and writes. A directory gets the lowest that knows what is in it.
+const (
+	format       = formatChains
+	formatPlain  = 1
+	formatChains = 2 // entries of logs with their links: from the first chained append on
+)
 
 // Key spaces: the first byte of every key in Badger. The callers' keys lie below spaceItem only, so that no key of theirs
 // can reach what is the store's own.
 const (
 	spaceMeta = "m" // format number, last version
 	spaceItem = "i" // key → version, value
-	spaceLog  = "l" // log, 0x01, seq → data
-	spaceHead = "h" // log → last seq
+	spaceLog  = "l" // log, 0x01, seq → data, behind its links if it is chained
+	spaceHead = "h" // log → last seq, hash of the last chained entry if there is one
 	spaceBlob = "b" // tenant, digest [, piece] → version, time and size, or bytes
 
 	keyFormat  = spaceMeta + "format"
@@ -143,7 +147,11 @@ func Open(dir string, opts Options) (*Store, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	s.view = &view{txn: db.NewTransaction(false), refs: 1}
-	if s.committer.version, err = readNumber(s.view.txn, keyVersion); err != nil {
+	s.committer.version, err = readNumber(s.view.txn, keyVersion)
+	if err == nil {
+		s.committer.format, err = readNumber(s.view.txn, keyFormat)
+	}
+	if err != nil {
 		s.view.txn.Discard()
 		return nil, errors.Join(err, db.Close())
 	}
@@ -200,7 +208,7 @@ func (s *Store) checkFormat() error {
 		return fmt.Errorf("%w: %s is a Badger directory of another program: choose another directory",
 			store.ErrFormat, s.dir)
 	case found == 0:
-		return s.db.Update(func(txn *badger.Txn) error { return txn.Set([]byte(keyFormat), number(format)) })
+		return s.db.Update(func(txn *badger.Txn) error { return txn.Set([]byte(keyFormat), number(formatPlain)) })
 	}
 	return nil
 }

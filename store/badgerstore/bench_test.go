@@ -69,3 +69,43 @@ func step(i int, value []byte) *store.Change {
 	c.Append(store.K("tenant", "queue"), value[:200])
 	return c
 }
+
+// BenchmarkCommitChained is what the chain costs: 64 callers append a row of an audit's size to one log, with the step of a run
+// that it is about, folded as the store does it; plain, chained, plain, chained, so that a slow minute of the machine shows.
+//
+//	go test -run '^$' -bench CommitChained -benchtime 3s ./store/badgerstore
+func BenchmarkCommitChained(b *testing.B) {
+	value, row := make([]byte, 4<<10), make([]byte, 350)
+	rng := rand.NewChaCha8([32]byte{1})
+	_, _ = rng.Read(value[:2<<10])
+	_, _ = rng.Read(row)
+	for round := range 2 {
+		for _, chained := range []bool{false, true} {
+			b.Run(fmt.Sprintf("round=%d/chained=%v", round, chained), func(b *testing.B) {
+				s, err := badgerstore.Open(b.TempDir(), badgerstore.Options{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer s.Close()
+				var n atomic.Int64
+				var wg sync.WaitGroup
+				b.ResetTimer()
+				for range 64 {
+					wg.Go(func() {
+						for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
+							c := step(int(i), value)
+							c.Appends = append(c.Appends, store.Append{Log: store.K("tenant", "audit"), Data: row, Chained: chained})
+							if _, err := s.Commit(context.Background(), c); err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					})
+				}
+				wg.Wait()
+				b.StopTimer()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "changes/s")
+			})
+		}
+	}
+}

@@ -45,6 +45,9 @@ func (c *change) cost() (size, count int64) {
 	}
 	for _, a := range c.appends {
 		size += int64(2*len(a.Log)+len(a.Data)) + 2*overhead // the entry and the head
+		if a.Chained {
+			size += int64(chainLinks + hashSize)
+		}
 	}
 	return size, int64(len(c.deletes) + len(c.puts) + 2*len(c.appends))
 }
@@ -109,6 +112,7 @@ func (s *Store) submit(ctx context.Context, c change) (store.Receipt, error) {
 // state is what only the committer touches.
 type state struct {
 	version uint64 // last one given out
+	format  uint64 // of the directory
 	heads   headCache
 
 	debt, debtAge uint64 // bytes that Badger owes the disk, and bytes written since that was looked up
@@ -188,7 +192,7 @@ func (s *Store) fail(err error, batch []*request) {
 // itself has failed; the outcome is then unknown.
 func (s *Store) fold(batch []*request) error {
 	p := plan{txn: s.view.txn, state: &s.committer, version: s.committer.version, writes: map[string]write{},
-		heads: map[store.Key]uint64{}}
+		heads: map[store.Key]head{}}
 	full := s.full(batch)
 	for _, r := range batch {
 		if r.err = full; r.err == nil {
@@ -202,9 +206,12 @@ func (s *Store) fold(batch []*request) error {
 	defer txn.Discard()
 	for k, w := range p.writes {
 		var err error
-		if w.deleted {
+		switch {
+		case w.deleted:
 			err = txn.Delete([]byte(k))
-		} else {
+		case w.chained:
+			err = txn.SetEntry(badger.NewEntry([]byte(k), w.value).WithMeta(metaChained))
+		default:
 			err = txn.Set([]byte(k), w.value)
 		}
 		if err != nil {
@@ -214,12 +221,18 @@ func (s *Store) fold(batch []*request) error {
 	if err := txn.Set([]byte(keyVersion), number(p.version)); err != nil {
 		return err
 	}
+	written := max(s.committer.format, p.format)
+	if written > s.committer.format {
+		if err := txn.Set([]byte(keyFormat), number(written)); err != nil {
+			return err
+		}
+	}
 	if err := s.opts.commit(txn); err != nil {
 		return err
 	}
-	s.committer.version = p.version
-	for log, head := range p.heads {
-		s.committer.heads.put(log, head)
+	s.committer.version, s.committer.format = p.version, written
+	for log, h := range p.heads {
+		s.committer.heads.put(log, h)
 	}
 	s.install()
 	for _, a := range p.appended {
@@ -234,7 +247,8 @@ type plan struct {
 	state    *state
 	version  uint64
 	writes   map[string]write
-	heads    map[store.Key]uint64
+	format   uint64 // that the writes need
+	heads    map[store.Key]head
 	appended []appended
 }
 
@@ -242,6 +256,13 @@ type write struct {
 	value   []byte
 	version uint64 // 0 for what has none
 	deleted bool
+	chained bool // an entry with its links
+}
+
+// head is how far a log is: its last number, and the hash of its last chained entry.
+type head struct {
+	seq  uint64
+	hash store.Hash
 }
 
 type appended struct {
@@ -273,7 +294,7 @@ func (p *plan) add(r *request) error {
 	for _, k := range r.deletes {
 		p.writes[k] = write{deleted: true}
 		if log, ok := strings.CutPrefix(k, spaceHead); ok {
-			p.heads[store.Key(log)] = 0
+			p.heads[store.Key(log)] = head{}
 		}
 	}
 	for _, w := range r.puts {
@@ -281,12 +302,21 @@ func (p *plan) add(r *request) error {
 		p.writes[w.key] = write{value: append(value, w.value...), version: p.version}
 	}
 	for _, a := range r.appends {
-		head := p.heads[a.Log] + 1
-		p.heads[a.Log] = head
-		p.writes[entryKey(a.Log, head)] = write{value: a.Data}
-		p.writes[spaceHead+string(a.Log)] = write{value: number(head)}
-		p.appended = append(p.appended, appended{a.Log, store.Entry{Seq: head, Data: a.Data}})
-		r.receipt.Seqs = append(r.receipt.Seqs, head)
+		h := p.heads[a.Log]
+		h.seq++
+		e := store.Entry{Seq: h.seq, Data: a.Data}
+		w := write{value: a.Data}
+		if a.Chained {
+			e.Prev, e.Hash = h.hash, store.ChainHash(a.Log, h.seq, h.hash, a.Data)
+			h.hash = e.Hash
+			w = write{value: encodeLinks(e), chained: true}
+			p.format = formatChains
+		}
+		p.heads[a.Log] = h
+		p.writes[entryKey(a.Log, h.seq)] = w
+		p.writes[spaceHead+string(a.Log)] = write{value: encodeHead(h)}
+		p.appended = append(p.appended, appended{a.Log, e})
+		r.receipt.Seqs = append(r.receipt.Seqs, h.seq)
 	}
 	return nil
 }
@@ -307,23 +337,23 @@ func (p *plan) loadHead(log store.Key) error {
 	if _, ok := p.heads[log]; ok {
 		return nil
 	}
-	head, ok := p.state.heads.get(log)
+	h, ok := p.state.heads.get(log)
 	if !ok {
 		var err error
-		if head, err = readNumber(p.txn, spaceHead+string(log)); err != nil {
+		if h, err = readHead(p.txn, log); err != nil {
 			return err
 		}
 	}
-	p.heads[log] = head
+	p.heads[log] = h
 	return nil
 }
 
 // headCache keeps the heads of recently written logs, in two generations of bounded size.
-type headCache struct{ young, old map[store.Key]uint64 }
+type headCache struct{ young, old map[store.Key]head }
 
 const headGeneration = 8192
 
-func (c *headCache) get(log store.Key) (uint64, bool) {
+func (c *headCache) get(log store.Key) (head, bool) {
 	if h, ok := c.young[log]; ok {
 		return h, true
 	}
@@ -331,9 +361,9 @@ func (c *headCache) get(log store.Key) (uint64, bool) {
 	return h, ok
 }
 
-func (c *headCache) put(log store.Key, head uint64) {
+func (c *headCache) put(log store.Key, h head) {
 	if c.young == nil || len(c.young) >= headGeneration {
-		c.young, c.old = make(map[store.Key]uint64), c.young
+		c.young, c.old = make(map[store.Key]head), c.young
 	}
-	c.young[log] = head
+	c.young[log] = h
 }

@@ -53,7 +53,7 @@ func parts(worker, n int, state uint64) *store.Change {
 		c.Delete(store.K("index", worker, n-1))
 	}
 	c.Put(store.K("index", worker, n), nil)
-	c.Append(store.K("shared"), []byte(id))
+	c.Chain(store.K("shared"), []byte(id))
 	c.Append(w, []byte(id))
 	return c
 }
@@ -220,7 +220,11 @@ func (a *acknowledged) verify(t *testing.T, s store.Store) {
 				fn(e)
 			}
 		}
+		chain := store.Chain{Log: store.K("shared")}
 		all(store.K("shared"), func(e store.Entry) {
+			if fault := chain.Next(e); fault != nil {
+				t.Errorf("the shared log after a kill: %v", fault)
+			}
 			if _, twice := inLog[string(e.Data)]; twice {
 				t.Errorf("step %s is twice in the shared log", e.Data)
 			}

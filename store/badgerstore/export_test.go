@@ -24,8 +24,9 @@ func (s *Store) Waiting() int {
 	return len(s.queue)
 }
 
-// Format is the newest known store format, and KeyFormat where a directory says its own.
+// Format is the newest known store format, KeyFormat where a directory says its own, and MetaChained marks an entry with links.
 const (
-	Format    = format
-	KeyFormat = keyFormat
+	Format      = format
+	KeyFormat   = keyFormat
+	MetaChained = metaChained
 )

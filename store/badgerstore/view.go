@@ -141,11 +141,12 @@ func (r reader) Log(log store.Key, after uint64, limit int) ([]store.Entry, erro
 		if !ok || len(seq) != 8 {
 			return nil, fmt.Errorf("%w: log entry key", store.ErrCorrupt)
 		}
-		data, err := it.Item().ValueCopy(nil)
+		e, err := decodeEntry(it.Item())
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, store.Entry{Seq: binary.BigEndian.Uint64([]byte(seq)), Data: data})
+		e.Seq = binary.BigEndian.Uint64([]byte(seq))
+		out = append(out, e)
 	}
 	if len(out) > 0 {
 		if out[0].Seq != after+1 {
@@ -160,7 +161,13 @@ func (r reader) Log(log store.Key, after uint64, limit int) ([]store.Entry, erro
 }
 
 func (r reader) LogHead(log store.Key) (uint64, error) {
-	return readNumber(r.txn, spaceHead+string(log))
+	h, err := readHead(r.txn, log)
+	return h.seq, err
+}
+
+func (r reader) ChainHead(log store.Key) (store.Hash, error) {
+	h, err := readHead(r.txn, log)
+	return h.hash, err
 }
 
 // iterate opens an iterator over keys that begin with prefix. Nothing is prefetched: every value lies in the tree beside

@@ -92,6 +92,7 @@ func (s *Store) Commit(ctx context.Context, c *store.Change) (store.Receipt, err
 	}
 	s.version++
 	r := store.Receipt{Version: s.version}
+	var appended []store.Entry
 	for _, k := range c.Deletes {
 		next.items = next.items.delete(k)
 	}
@@ -102,13 +103,18 @@ func (s *Store) Commit(ctx context.Context, c *store.Change) (store.Receipt, err
 		// Growing in place is safe: an older state's slice ends before the new entry.
 		l, _ := next.logs.get(a.Log)
 		e := store.Entry{Seq: l.head() + 1, Data: bytes.Clone(a.Data)}
+		if a.Chained {
+			e.Prev, e.Hash = l.hash, store.ChainHash(a.Log, e.Seq, l.hash, e.Data)
+			l.hash = e.Hash
+		}
 		l.entries = append(l.entries, e)
 		next.logs = next.logs.put(a.Log, l)
 		r.Seqs = append(r.Seqs, e.Seq)
+		appended = append(appended, e)
 	}
 	s.state.Store(&next)
 	for i, a := range c.Appends {
-		s.feed.Publish(a.Log, store.Entry{Seq: r.Seqs[i], Data: a.Data})
+		s.feed.Publish(a.Log, appended[i])
 	}
 	return r, nil
 }
@@ -205,14 +211,15 @@ func (s *Store) TrimLog(ctx context.Context, log store.Key, through uint64) erro
 	if through = min(through, l.head()); !ok || through <= l.trimmed {
 		return nil
 	}
-	next.logs = next.logs.put(log, logTail{trimmed: through, entries: slices.Clone(l.entries[through-l.trimmed:])})
+	next.logs = next.logs.put(log, logTail{trimmed: through, hash: l.hash, entries: slices.Clone(l.entries[through-l.trimmed:])})
 	s.state.Store(&next)
 	return nil
 }
 
 // logTail is what is left of a log.
 type logTail struct {
-	trimmed uint64 // entries that are gone
+	trimmed uint64     // entries that are gone
+	hash    store.Hash // of the last chained entry
 	entries []store.Entry
 }
 
@@ -284,7 +291,8 @@ func (r reader) Log(log store.Key, after uint64, limit int) ([]store.Entry, erro
 	all := l.entries[after-l.trimmed:]
 	out := make([]store.Entry, 0, min(limit, len(all)))
 	for _, e := range all[:cap(out)] {
-		out = append(out, store.Entry{Seq: e.Seq, Data: slices.Clone(e.Data)})
+		e.Data = slices.Clone(e.Data)
+		out = append(out, e)
 	}
 	return out, nil
 }
@@ -292,4 +300,9 @@ func (r reader) Log(log store.Key, after uint64, limit int) ([]store.Entry, erro
 func (r reader) LogHead(log store.Key) (uint64, error) {
 	l, _ := r.logs.get(log)
 	return l.head(), nil
+}
+
+func (r reader) ChainHead(log store.Key) (store.Hash, error) {
+	l, _ := r.logs.get(log)
+	return l.hash, nil
 }

@@ -57,9 +57,13 @@ func reopen(t *testing.T, e Engine) {
 		r := must(t, s, &store.Change{
 			Puts:    []store.Put{{Key: store.K("round", round), Value: []byte(fmt.Sprint(round))}},
 			Deletes: []store.Key{store.K("index", round)},
-			Appends: []store.Append{{Log: store.K("log"), Data: []byte(fmt.Sprint(round))}},
+			Appends: []store.Append{
+				{Log: store.K("log"), Data: []byte(fmt.Sprint(round))},
+				{Log: store.K("chained"), Data: []byte(fmt.Sprint(round)), Chained: true},
+			},
 		})
 		data = append(data, fmt.Sprint(round))
+		wantChain(t, s, store.K("chained"), round+1)
 		if r.Version <= last || r.Seqs[0] != uint64(round)+1 {
 			t.Errorf("round %d: receipt %v after version %d", round, r, last)
 		}

@@ -17,6 +17,7 @@ import (
 func concurrency(t *testing.T, e Engine) {
 	t.Run("OneOfHundredWins", func(t *testing.T) { t.Parallel(); oneWins(t, e.fresh(t)) })
 	t.Run("Invariant13_DenseLogsAndTailingReaders", func(t *testing.T) { t.Parallel(); tailing(t, e.fresh(t)) })
+	t.Run("OneChainOf64Writers", func(t *testing.T) { t.Parallel(); manyChain(t, e.fresh(t)) })
 	t.Run("NoLostUpdate", func(t *testing.T) { t.Parallel(); counters(t, e.fresh(t)) })
 	t.Run("ViewsAreConsistent", func(t *testing.T) { t.Parallel(); transfers(t, e.fresh(t)) })
 	t.Run("CloseDuringCommits", func(t *testing.T) { t.Parallel(); closing(t, e.fresh(t)) })

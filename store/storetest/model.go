@@ -126,9 +126,9 @@ func (p *player) commit(ctx context.Context, step int) (any, any) {
 		w.Delete(k)
 	}
 	for range p.pick(4) {
-		k, v := p.key(), fmt.Appendf(nil, "e%d", step)
-		g.Append(k, v)
-		w.Append(k, v)
+		a := store.Append{Log: p.key(), Data: fmt.Appendf(nil, "e%d", step), Chained: p.pick(2) == 0}
+		g.Appends = append(g.Appends, a)
+		w.Appends = append(w.Appends, a)
 	}
 	gr, gerr := p.got.Commit(ctx, &g)
 	wr, werr := p.want.Commit(ctx, &w)
@@ -158,7 +158,8 @@ func (p *player) read() (any, any) {
 			fmt.Fprintln(&b, kind(err))
 			entries, err := r.Log(k, after, limit)
 			head, herr := r.LogHead(k)
-			fmt.Fprintln(&b, show(entries), kind(err), head, kind(herr))
+			hash, cerr := r.ChainHead(k)
+			fmt.Fprintln(&b, show(entries), kind(err), head, kind(herr), hash, kind(cerr))
 			return nil
 		})
 		return b.String() + fmt.Sprint(kind(err))

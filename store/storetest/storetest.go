@@ -31,6 +31,7 @@ func Run(t *testing.T, e Engine) {
 		{"Changes", changes},
 		{"Ranges", ranges},
 		{"Logs", logs},
+		{"Chains", chains},
 		{"Views", views},
 		{"Blobs", blobs},
 		{"Retention", retention},
@@ -153,7 +154,11 @@ func wantEntries(tb testing.TB, got []store.Entry, first uint64, data ...string)
 func show(entries []store.Entry) string {
 	var b bytes.Buffer
 	for _, e := range entries {
-		fmt.Fprintf(&b, "[%d %.20q]", e.Seq, e.Data)
+		fmt.Fprintf(&b, "[%d %.20q", e.Seq, e.Data)
+		if !e.Hash.IsZero() {
+			fmt.Fprintf(&b, " %x after %x", e.Hash[:4], e.Prev[:4])
+		}
+		b.WriteByte(']')
 	}
 	return b.String()
 }
