@@ -63,8 +63,8 @@ type Reader interface {
 	// Scan calls fn for the items of r in key order (or reverse), until fn returns false or r.Limit is reached.
 	Scan(r Range, fn func(Item) bool) error
 
-	// Log returns entries of a log with Seq > after, oldest first, at most limit (0 means 1000): ErrTrimmed when the entry right
-	// after the cursor was trimmed.
+	// Log returns entries of a log with Seq > after, oldest first, at most limit (0 means 1000). When the entry right after the
+	// cursor was trimmed the error is ErrTrimmed, beside the entries that are left after it.
 	Log(log Key, after uint64, limit int) ([]Entry, error)
 
 	// LogHead returns the highest sequence number of a log, 0 for an empty one.

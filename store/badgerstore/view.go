@@ -150,7 +150,7 @@ func (r reader) Log(log store.Key, after uint64, limit int) ([]store.Entry, erro
 	}
 	if len(out) > 0 {
 		if out[0].Seq != after+1 {
-			return nil, store.ErrTrimmed
+			return out, store.ErrTrimmed
 		}
 		return out, nil
 	}

@@ -285,8 +285,9 @@ func (r reader) Log(log store.Key, after uint64, limit int) ([]store.Entry, erro
 	if after >= l.head() {
 		return nil, nil
 	}
+	var err error
 	if after < l.trimmed {
-		return nil, store.ErrTrimmed
+		after, err = l.trimmed, store.ErrTrimmed
 	}
 	all := l.entries[after-l.trimmed:]
 	out := make([]store.Entry, 0, min(limit, len(all)))
@@ -294,7 +295,7 @@ func (r reader) Log(log store.Key, after uint64, limit int) ([]store.Entry, erro
 		e.Data = slices.Clone(e.Data)
 		out = append(out, e)
 	}
-	return out, nil
+	return out, err
 }
 
 func (r reader) LogHead(log store.Key) (uint64, error) {

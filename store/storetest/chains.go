@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -84,6 +85,10 @@ func chains(t *testing.T, e Engine) {
 		rest, err := r.Log(log, 31, 0)
 		if err != nil || len(rest) != 1 || rest[0].Prev != live[0].Hash {
 			t.Errorf("after a trim: %s, %v", show(rest), err)
+		}
+		rest, err = r.Log(log, 0, 0)
+		if !errors.Is(err, store.ErrTrimmed) || len(rest) != 1 || rest[0].Seq != 32 {
+			t.Errorf("what is left after a trim comes with the error: %s, %v", show(rest), err)
 		}
 		return nil
 	})
