@@ -30,6 +30,17 @@ type AgentDoc struct {
 	ApprovalTTL string       `json:"approval_ttl,omitempty"`
 	Limits      *AgentLimits `json:"limits,omitempty"`
 	System      string       `json:"system,omitempty"`
+	// Unattended says that nobody is there to ask: every stop is a refusal at once. Subagents are unattended with their agent.
+	Unattended bool `json:"unattended,omitempty"`
+	// Subagents are the agents that this one can give tasks to, by the tool task.
+	Subagents []SubagentDoc `json:"subagents,omitempty"`
+}
+
+// SubagentDoc is an agent that lives inside another one's document. What it does not declare of interrupt_on it inherits.
+type SubagentDoc struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+	AgentDoc
 }
 
 // Preset is one of policy.Presets.
@@ -48,6 +59,7 @@ const (
 	maxTurns      = 10_000
 	defaultActive = time.Hour
 	maxAgentTools = 256
+	maxSubagents  = 32
 )
 
 var agentName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
@@ -62,14 +74,27 @@ type agentVersion struct {
 	ttl        time.Duration // 0: the host's
 	turns      int
 	active     time.Duration
+	unattended bool
+	// presets are what policy sees as its permissions: its own and those of the agents it works for, none for auto.
+	presets   []string
+	subagents map[string]*agentVersion
 }
 
-// presets are what policy sees as the agent's permissions: none for auto.
-func (v *agentVersion) presets() []string {
-	if p := v.doc.Permissions; p != nil && *p != policy.PresetAuto {
-		return []string{string(*p)}
+// allTools are the names of the tools of the agent and of its subagents at every depth.
+func (v *agentVersion) allTools() []string {
+	names := slices.Clone(v.doc.Tools)
+	for _, sub := range v.subagents {
+		names = append(names, sub.allTools()...)
 	}
-	return nil
+	return names
+}
+
+// systemText is the system message as JSON, nil when there is none.
+func (v *agentVersion) systemText() json.RawMessage {
+	if v.doc.System == "" {
+		return nil
+	}
+	return mustJSON(v.doc.System)
 }
 
 func (v *agentVersion) plan(kind string, planners map[string]Planner) Planner {
@@ -81,11 +106,16 @@ func (v *agentVersion) plan(kind string, planners map[string]Planner) Planner {
 
 // parseAgent checks a document's own shape. Arguments in it are not checked against tools: tools come and go.
 func (h *Host) parseAgent(name string, raw json.RawMessage) (*agentVersion, error) {
-	v := &agentVersion{name: name, turns: defaultTurns, active: defaultActive}
-	if err := ijson.Decode(raw, &v.doc); err != nil {
+	var d AgentDoc
+	if err := ijson.Decode(raw, &d); err != nil {
 		return nil, asInvalid("", err)
 	}
-	d := v.doc
+	return h.makeAgent(name, d, nil, 0)
+}
+
+// makeAgent makes an agent of a checked document; parent is the agent that it is a subagent of, at that depth.
+func (h *Host) makeAgent(name string, d AgentDoc, parent *agentVersion, depth int) (*agentVersion, error) {
+	v := &agentVersion{name: name, doc: d, turns: defaultTurns, active: defaultActive, unattended: d.Unattended}
 	if d.Planner == nil {
 		return nil, invalid("/planner", `an agent needs a planner, such as {"kind":"external"}`)
 	}
@@ -115,7 +145,9 @@ func (h *Host) parseAgent(name string, raw json.RawMessage) (*agentVersion, erro
 		}
 	}
 	var err error
-	if v.interrupts, err = h.policy.Compile(d.InterruptOn); err != nil {
+	if parent != nil && d.InterruptOn == nil {
+		v.interrupts = parent.interrupts
+	} else if v.interrupts, err = h.policy.Compile(d.InterruptOn); err != nil {
 		return nil, asInvalid("/interrupt_on", err)
 	}
 	if p := d.Permissions; p != nil && !slices.Contains(policy.Presets(), string(*p)) {
@@ -138,7 +170,46 @@ func (h *Host) parseAgent(name string, raw json.RawMessage) (*agentVersion, erro
 			}
 		}
 	}
-	return v, nil
+	if p := d.Permissions; p != nil && *p != policy.PresetAuto {
+		v.presets = []string{string(*p)}
+	}
+	if parent != nil {
+		v.presets = union(parent.presets, v.presets)
+		if v.kind == "external" {
+			return nil, invalid("/planner/kind", "a subagent plans in the host; its agent may be external, it may not")
+		}
+		v.unattended = v.unattended || parent.unattended
+		if parent.ttl > 0 && (v.ttl == 0 || parent.ttl < v.ttl) {
+			v.ttl = parent.ttl
+		}
+	}
+	return v, h.addSubagents(v, depth)
+}
+
+func (h *Host) addSubagents(v *agentVersion, depth int) error {
+	if len(v.doc.Subagents) > maxSubagents {
+		return invalid("/subagents", "at most %d subagents", maxSubagents)
+	}
+	v.subagents = map[string]*agentVersion{}
+	for i, d := range v.doc.Subagents {
+		at := fmt.Sprintf("/subagents/%d", i)
+		switch {
+		case depth == maxDepth:
+			return invalid(at, "subagents nest at most %d deep", maxDepth)
+		case !agentName.MatchString(d.Name):
+			return invalid(at+"/name", "a subagent's name has 1 to 128 letters, digits, dots, hyphens and underscores, and begins with a letter or digit")
+		case v.subagents[d.Name] != nil:
+			return invalid(at+"/name", "two subagents are called %q", d.Name)
+		case len(d.Description) > maxErrorText:
+			return invalid(at+"/description", "at most %d bytes", maxErrorText)
+		}
+		sub, err := h.makeAgent(d.Name, d.AgentDoc, v, depth+1)
+		if err != nil {
+			return asInvalid(at, err)
+		}
+		v.subagents[d.Name] = sub
+	}
+	return nil
 }
 
 func positive(s string) (time.Duration, error) {
@@ -178,7 +249,11 @@ const agentCacheWeight = 64 << 20
 
 // weigh estimates a version: its document, and its compiled rules, which take some three hundred times their text.
 func (v *agentVersion) weigh() int {
-	return 4<<10 + len(v.doc.Planner) + len(v.doc.System) + 300*len(v.doc.InterruptOn)
+	n := 4<<10 + len(v.doc.Planner) + len(v.doc.System) + 300*len(v.doc.InterruptOn)
+	for _, sub := range v.subagents {
+		n += sub.weigh()
+	}
+	return n
 }
 
 func (c *agentCache) get(k store.Key) *agentVersion {
@@ -487,11 +562,11 @@ func (h *Host) Evaluate(ctx context.Context, a Actor, body Lazy[Evaluation]) (js
 	if err := checkContext(req.ToolContext, a.Tenant, by.ID, ""); err != nil {
 		return nil, err
 	}
-	r := &run{agent: agent, ctx: store.RunContext{
+	r := &run{agent: agent, frames: []*frame{{agent: agent}}, ctx: store.RunContext{
 		Tools: h.pinTools(agent.doc.Tools), Kind: by.Kind, Roles: by.Roles, ToolContext: store.Body{Inline: req.ToolContext},
 	}}
 	r.Run = store.Run{Tenant: a.Tenant, Agent: req.Agent, AgentVersion: agent.version, CreatedBy: by.ID}
-	c, args, err := h.resolve(ctx, r, req.Call, 0)
+	c, args, err := h.resolve(ctx, r, r.root(), req.Call, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -501,7 +576,7 @@ func (h *Host) Evaluate(ctx context.Context, a Actor, body Lazy[Evaluation]) (js
 		return mustJSON(out), nil
 	}
 	docs := h.gateCalls([]*store.Call{c}, []json.RawMessage{args})
-	d := h.policy.Gate(ctx, agent.interrupts, h.gateInput(r, docs, 0, 1, store.History{}, req.ToolContext))
+	d := h.policy.Gate(ctx, agent.interrupts, h.gateInput(r, r.root(), docs, 0, 1, store.History{}, req.ToolContext))
 	out["effect"] = d.Effect
 	out["rules"] = list(d.Rules)
 	out["allowed_decisions"] = list(d.AllowedDecisions)

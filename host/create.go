@@ -69,16 +69,11 @@ func (h *Host) startRun(ctx context.Context, a Actor, idem Idempotency, agent *a
 		}
 		h.remember(&s.change, a, idem, stored.version, status, r.ID)
 		if len(req.Calls) > 0 {
-			ready, err := h.propose(ctx, s, req.Calls, nil)
-			if err != nil {
+			if err := h.propose(ctx, s, r.root(), req.Calls, nil); err != nil {
 				return Run{}, err
 			}
-			if !ready {
-				if err := h.advance(ctx, s); err != nil {
-					return Run{}, err
-				}
-			}
-		} else if err := h.advance(ctx, s); err != nil {
+		}
+		if err := h.settle(ctx, s); err != nil {
 			return Run{}, err
 		}
 		if err := h.commit(ctx, s); errors.Is(err, store.ErrConflict) {
@@ -97,12 +92,12 @@ func (h *Host) startRun(ctx context.Context, a Actor, idem Idempotency, agent *a
 func (h *Host) newRun(ctx context.Context, a Actor, agent *agentVersion, planner string, req NewRun) (*run, *step, error) {
 	now := h.now()
 	id := h.id("run")
-	r := &run{key: runKey(a.Tenant, id), agent: agent}
+	r := &run{key: runKey(a.Tenant, id), agent: agent, frames: []*frame{{agent: agent}}}
 	r.Run = store.Run{
 		Tenant: a.Tenant, ID: id, Agent: agent.name, AgentVersion: agent.version, Planner: planner, State: store.RunQueued,
 		CreatedBy: a.ID, SessionID: req.SessionID, CreatedAt: now, UpdatedAt: now,
 	}
-	r.ctx = store.RunContext{Tools: h.pinTools(agent.doc.Tools), Kind: a.Kind, Roles: a.Roles}
+	r.ctx = store.RunContext{Tools: h.pinTools(agent.allTools()), Kind: a.Kind, Roles: a.Roles}
 	for _, part := range []struct {
 		raw  json.RawMessage
 		at   string
@@ -257,11 +252,10 @@ func (h *Host) Propose(ctx context.Context, a Actor, id string, idem Idempotency
 			if err := h.setPlannerState(ctx, s, req.PlannerState); err != nil {
 				return err
 			}
-			ready, err := h.propose(ctx, s, req.Calls, nil)
-			if err != nil || ready {
+			if err := h.propose(ctx, s, r.root(), req.Calls, nil); err != nil {
 				return err
 			}
-			return h.advance(ctx, s)
+			return h.settle(ctx, s)
 		}, nil
 	})
 	return v, h.refused(ctx, a, "run.drive", "run", id, err)
@@ -356,15 +350,16 @@ func (h *Host) turnOpen(r *run, turn int) error {
 
 // sameBatch reports whether the proposed calls are those of the stored batch.
 func (h *Host) sameBatch(ctx context.Context, r *run, proposed []ProposedCall) (bool, error) {
-	if len(proposed) != len(r.calls) {
+	root := r.root()
+	if len(proposed) != len(root.calls) {
 		return false, nil
 	}
 	for i, p := range proposed {
-		c, _, err := h.resolve(ctx, r, p, i)
+		c, _, err := h.resolve(ctx, r, root, p, i)
 		if err != nil {
 			return false, err
 		}
-		old := r.calls[i]
+		old := root.calls[i]
 		if c.Tool != old.Tool || c.ToolCallID != old.ToolCallID || c.ArgsDigest != old.ArgsDigest {
 			return false, nil
 		}

@@ -36,6 +36,7 @@ type hydrate struct {
 	Call     *callRef `json:"c,omitempty"` // its result
 	Output   bool     `json:"o,omitempty"` // of the run
 	Input    bool     `json:"i,omitempty"` // of the run
+	Message  int      `json:"m,omitempty"` // a message that is a record of its own
 }
 
 type callRef [3]int // frame, turn, index
@@ -371,6 +372,12 @@ func (h *Host) hydrate(ctx context.Context, tenant string, rec eventRecord, m ma
 		if hy.Output {
 			return get(rd, key.With("out"), &out)
 		}
+		if hy.Message > 0 {
+			var m store.Message
+			err := get(rd, messagesKey(key).With(hy.Message), &m)
+			out = m.Content
+			return err
+		}
 		if hy.Input {
 			var rc store.RunContext
 			err := get(rd, key.With("ctx"), &rc)
@@ -400,7 +407,7 @@ func (h *Host) hydrate(ctx context.Context, tenant string, rec eventRecord, m ma
 		return err
 	}
 	switch {
-	case hy.Output || hy.Input:
+	case hy.Output || hy.Input || hy.Message > 0:
 		var text json.RawMessage
 		if text, err = h.text(ctx, tenant, out); err != nil {
 			return err

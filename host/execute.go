@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -173,7 +174,7 @@ func approvalFlag(a *store.Approval) string {
 // repair gives an honest error to the calls that dangle: waiting, with nothing left that could decide them. A call with a
 // decision never dangles.
 func repair(_ context.Context, _ *Host, s *step, _ bool) error {
-	for _, c := range s.r.calls {
+	for c := range s.r.calls() {
 		if c.State == store.CallAwaiting && c.Stop == nil && !s.r.undecided(c) {
 			s.fail(c, codeCancelled, "the call was interrupted before anybody decided it; it did not run")
 		}
@@ -188,186 +189,154 @@ func (r *run) undecided(c *store.Call) bool {
 	})
 }
 
-// tightenPending asks policy once more, unless this process has just done so. New stops open a new pause.
+// tightenPending asks policy once more about every frame, unless this process has just done so. What it stops waits until the run
+// rests.
 func tightenPending(ctx context.Context, h *Host, s *step, gated bool) error {
 	if gated {
 		return nil
 	}
-	stops, err := h.tighten(ctx, s)
-	if err != nil || len(stops) == 0 {
-		return err
+	for _, f := range s.r.frames {
+		if err := h.tighten(ctx, s, f); err != nil {
+			return err
+		}
 	}
-	s.suspend(stops, h.ttl(s.r))
 	return nil
 }
 
-// drivePending runs the pending batch, then asks the planner, and so on. Each commit holds one call's end and the next
-// call's start, or the last call's end and the next turn.
-func (h *Host) drivePending(ctx, guest context.Context, s *step, attempts map[string]int) error {
-	r := s.r
-	var ends results
-	for {
-		next := r.runnable()
-		if len(next) == 0 && r.State == store.RunRunning {
-			if stops := r.stops(); len(stops) > 0 {
-				s.suspend(stops, h.ttl(r)) // quiescence: nothing of the batch runs any more
-			} else if h.overBudget(r) {
-				s.end(store.RunFailed, nil, &store.Failure{Code: codeLimit, Message: "the run used up its active time; raise limits.active of the agent"})
-			} else if err := h.advance(ctx, s); err != nil {
-				return err
-			}
-			if r.State == store.RunQueued {
-				r.State, r.Boot = store.RunRunning, h.boot // the next turn begins under the same claim
-				continue
+// ended is how a call ended that this process ran; no commit holds it yet. panicked is what its code of the host panicked with.
+type ended struct {
+	call     *store.Call
+	res      *plugins.Result
+	panicked any
+}
+
+// drivePending runs what can run, in every frame, until the run rests or ends. Each commit holds one call's end and the starts that
+// follow from it, or the last call's end and the next turn.
+func (h *Host) drivePending(ctx, guest context.Context, s *step, attempts map[string]int) (err error) {
+	var (
+		r    = s.r
+		busy = map[string]bool{}
+		ends = make(chan ended)
+		last []ended // what s records
+	)
+	defer func() { // every guest has an owner who waits for it
+		for range busy {
+			e := <-ends
+			if e.panicked == nil && !stopping(guest) {
+				last = append(last, e)
 			}
 		}
-		if r.State != store.RunRunning {
-			return h.commitResults(ctx, s, ends)
+		if errors.Is(err, store.ErrConflict) && len(last) > 0 {
+			if rerr := h.recordEnded(ctx, r.Tenant, r.ID, last); rerr != nil {
+				err = rerr
+			}
+		}
+	}()
+	for {
+		next, more, err := h.advance(ctx, s, busy)
+		if err != nil {
+			return err
+		}
+		if r.State == store.RunQueued {
+			r.State, r.Boot = store.RunRunning, h.boot // the next turn begins under the same claim
 		}
 		for _, c := range next {
 			s.start(c)
 		}
-		if err := h.commitResults(ctx, s, ends); err != nil {
-			return err
+		if len(next) == 0 && len(busy) == 0 && !more {
+			h.rest(s)
 		}
-		var err error
-		if len(next) == 1 {
-			s, ends, err = h.runOne(ctx, guest, r, next[0], attempts)
-		} else {
-			s, ends, err = h.runParallel(ctx, guest, r, next)
-		}
-		if s == nil || err != nil {
-			return err
-		}
-	}
-}
-
-// runnable are the calls to run now: all that are left where the whole batch only reads, else the next in call order.
-func (r *run) runnable() []*store.Call {
-	var left []*store.Call
-	parallel := true
-	for _, c := range r.calls {
-		if c.Effects != effectsRead {
-			parallel = false
-		}
-		if c.State == store.CallPlanned || c.State == store.CallStarted {
-			left = append(left, c)
-		}
-	}
-	if len(left) > 1 && !parallel {
-		// A call that had started goes first: it is the one that a crash or a conflict interrupted.
-		for _, c := range left {
-			if c.State == store.CallStarted {
-				return []*store.Call{c}
+		if err := h.commit(ctx, s); errors.Is(err, store.ErrTooLarge) && len(last) > 0 {
+			return h.recordTooLarge(ctx, r.Tenant, r.ID, last)
+		} else if err != nil {
+			if errors.Is(err, store.ErrConflict) {
+				for _, e := range last {
+					attempts[e.call.ID]++
+				}
 			}
+			return err
 		}
-		return left[:1]
-	}
-	return left
-}
-
-const effectsRead = "read"
-
-// stops are the calls of the batch that their tools have stopped.
-func (r *run) stops() []stopped {
-	var out []stopped
-	for _, c := range r.calls {
-		if c.State != store.CallAwaiting || c.Stop == nil {
+		if last = nil; r.State != store.RunRunning {
+			return nil
+		}
+		for _, c := range next {
+			busy[c.ID] = true
+			h.guests.Go(func() { ends <- h.run(guest, r, c) })
+		}
+		if s = h.step(r); more {
 			continue
 		}
-		var p struct{ Title, Message, Question string }
-		_ = json.Unmarshal(c.Stop.Payload, &p) // a payload of another shape has no title
-		title := p.Title
-		if title == "" {
-			title = c.Tool + " asks"
+		e := <-ends
+		delete(busy, e.call.ID)
+		if e.panicked != nil {
+			panic(e.panicked)
 		}
-		message := p.Message
-		if message == "" {
-			message = p.Question
+		if stopping(guest) {
+			return nil // nothing of the attempt is visible; the next boot runs the call again
 		}
-		out = append(out, stopped{
-			call: c, origin: originTool, reason: c.Stop.Reason, title: clip(title, 256), message: clip(message, maxErrorText),
-			payload: c.Stop.Payload, schema: c.Stop.Schema, allowed: answersTo(c.Stop),
-		})
+		if attempts[e.call.ID] >= maxAttempts {
+			s.fail(e.call, codeToolError, "other runs kept changing what this call read; try again")
+			continue
+		}
+		last = []ended{e}
+		if err := h.record(ctx, s, e.call, e.res); err != nil {
+			return err
+		}
+	}
+}
+
+// run runs a call's tool. It writes nothing.
+func (h *Host) run(guest context.Context, r *run, c *store.Call) (e ended) {
+	e.call = c
+	defer func() { e.panicked = recover() }()
+	e.res = h.invoke(guest, r, c)
+	return e
+}
+
+// stops are the calls that must wait and have no approval yet.
+func (r *run) stops() (out []stopped) {
+	for _, f := range r.frames {
+		for _, c := range f.calls {
+			if c.State != store.CallAwaiting || c.Stop == nil {
+				continue
+			}
+			st := stopped{
+				call: c, subagent: f.path(), origin: c.Stop.Origin, reason: c.Stop.Reason, rules: c.Stop.Rules, title: c.Stop.Title,
+				message: c.Stop.Message, payload: c.Stop.Payload, schema: c.Stop.Schema, allowed: c.Stop.Allowed, revision: c.Stop.Revision, ttl: c.Stop.TTL,
+			}
+			if st.ttl == 0 || f.agent.ttl > 0 && f.agent.ttl < st.ttl {
+				st.ttl = f.agent.ttl
+			}
+			if st.origin != originGate {
+				st.asked()
+			}
+			out = append(out, st)
+		}
 	}
 	return out
 }
 
-// results are ends of calls that no commit holds yet.
-type results map[*store.Call]*plugins.Result
-
-// runOne runs a call and returns the step that records its end; nil when the host is stopping.
-func (h *Host) runOne(ctx, guest context.Context, r *run, c *store.Call, attempts map[string]int) (*step, results, error) {
-	attempts[c.ID]++
-	res := h.invoke(guest, r, c)
-	if stopping(guest) {
-		return nil, nil, nil // nothing of the attempt is visible; the next boot runs the call again
-	}
-	s := h.step(r)
-	if attempts[c.ID] > maxAttempts {
-		s.fail(c, codeToolError, "other runs kept changing what this call read; try again")
-		return s, nil, nil
-	}
-	return s, results{c: res}, h.record(ctx, s, c, res)
-}
-
-// runParallel runs calls that only read at the same time, committing each end as it comes, and returns the step that records
-// the last one.
-func (h *Host) runParallel(ctx, guest context.Context, r *run, calls []*store.Call) (*step, results, error) {
-	type ended struct {
-		c   *store.Call
-		res *plugins.Result
-	}
-	ends := make(chan ended, len(calls))
-	for _, c := range calls {
-		h.guests.Go(func() { ends <- ended{c, h.invoke(guest, r, c)} })
-	}
-	var failed error
-	for i := range calls {
-		e := <-ends // drain them all: every guest has an owner who waits for it
-		if failed != nil || stopping(guest) {
-			continue
-		}
-		s := h.step(r)
-		if failed = h.record(ctx, s, e.c, e.res); failed != nil {
-			continue
-		}
-		if i == len(calls)-1 {
-			return s, results{e.c: e.res}, nil
-		}
-		failed = h.commitResults(ctx, s, results{e.c: e.res})
-	}
-	return nil, nil, failed
-}
-
-// commitResults commits a step that records ends of calls. If it loses because the run was cancelled meanwhile, the ends are
-// recorded all the same: a finished result is never thrown away. An end that is larger than a commit can be is a failure of
-// its call.
-func (h *Host) commitResults(ctx context.Context, s *step, ends results) error {
-	err := h.commit(ctx, s)
-	switch {
-	case len(ends) == 0:
-	case errors.Is(err, store.ErrConflict):
-		if rerr := h.recordEnded(ctx, s.r.Tenant, s.r.ID, ends); rerr != nil {
-			return rerr
-		}
-	case errors.Is(err, store.ErrTooLarge):
-		return h.recordTooLarge(ctx, s.r.Tenant, s.r.ID, ends)
-	}
-	return err
+// asked fills in what a tool's own stop says to people.
+func (st *stopped) asked() {
+	var p struct{ Title, Message, Question string }
+	_ = json.Unmarshal(st.payload, &p) // a payload of another shape has no title
+	st.origin = originTool
+	st.title = clip(cmp.Or(p.Title, st.call.Tool+" asks"), 256)
+	st.message = clip(cmp.Or(p.Message, p.Question), maxErrorText)
+	st.allowed = answersTo(st.call.Stop)
 }
 
 // recordTooLarge fails calls whose writes, logs and result do not fit one commit. It returns store.ErrConflict: the run goes on
 // from what is stored.
-func (h *Host) recordTooLarge(ctx context.Context, tenant, id string, ends results) error {
+func (h *Host) recordTooLarge(ctx context.Context, tenant, id string, ends []ended) error {
 	r, err := h.load(ctx, tenant, id)
 	if err != nil {
 		return err
 	}
 	s := h.step(r)
-	for old := range ends {
-		for _, c := range r.calls {
-			if c.ID == old.ID && c.State == store.CallStarted {
+	for _, e := range ends {
+		for c := range r.calls() {
+			if c.ID == e.call.ID && c.State == store.CallStarted {
 				s.fail(c, codeLimit, "the call's writes, logs and result are together larger than one commit can be; write less in one call")
 			}
 		}
@@ -383,7 +352,7 @@ func (h *Host) invoke(ctx context.Context, r *run, c *store.Call) *plugins.Resul
 	fail := func(code, message string) *plugins.Result {
 		return &plugins.Result{Failure: &plugins.Failure{Code: code, Message: message}}
 	}
-	tool, code := h.tool(r, c.Tool)
+	tool, code := h.tool(r, r.frame(c.Frame), c.Tool)
 	if code != "" {
 		return fail(code, toolProblem(code, c.Tool))
 	}
@@ -453,11 +422,17 @@ func (h *Host) record(ctx context.Context, s *step, c *store.Call, res *plugins.
 	case r.Bytes+int64(len(res.Output)) > maxRunBytes:
 		s.fail(c, codeLimit, tooManyBytes)
 		return nil
-	case res.Pause != nil && r.asked()+len(res.Pause.Payload)+len(res.Pause.Schema) > maxQuestions:
-		s.fail(c, codeLimit, fmt.Sprintf("the questions of the batch are together larger than %d bytes; put large things elsewhere and name them", maxQuestions))
-		return nil
 	case res.Pause != nil:
-		c.State, c.Stop = store.CallAwaiting, &store.Stop{Reason: res.Pause.Reason, Payload: res.Pause.Payload, Schema: res.Pause.Schema}
+		stop := &store.Stop{Origin: originTool, Reason: res.Pause.Reason, Payload: res.Pause.Payload, Schema: res.Pause.Schema}
+		if r.frame(c.Frame).agent.unattended {
+			s.fail(c, codeDenied, nobodyThere(stop))
+			return nil
+		}
+		before := r.asked()
+		if c.State, c.Stop = store.CallAwaiting, stop; before+question(c) > maxQuestions {
+			s.fail(c, codeLimit, tooManyQuestions)
+			return nil
+		}
 		s.touch(c)
 	default:
 		output, err := ijson.Parse(res.Output)
@@ -475,36 +450,49 @@ func (h *Host) record(ctx context.Context, s *step, c *store.Call, res *plugins.
 	return nil
 }
 
-// maxQuestions bounds the payloads of a batch's own stops: they are suspended in one commit.
+// maxQuestions bounds what the stops of a run say: they are suspended in one commit.
 const maxQuestions = 1 << 20
 
-// asked is the size of the questions that calls of the batch have raised.
-func (r *run) asked() (n int) {
-	for _, c := range r.calls {
-		if c.Stop != nil {
-			n += len(c.Stop.Payload) + len(c.Stop.Schema)
-		}
+const tooManyQuestions = "what the calls of this run ask is together larger than 1 MiB; ask less at once, put large things elsewhere and name them"
+
+// question is about what the approval of a stopped call will take.
+func question(c *store.Call) int {
+	if c.Stop == nil {
+		return 0
+	}
+	n := 512 + len(c.Stop.Payload) + len(c.Stop.Schema) + len(c.Stop.Title) + len(c.Stop.Message)
+	for _, r := range c.Stop.Rules {
+		n += len(r)
 	}
 	return n
 }
 
-// recordEnded records ends of calls in a run that was cancelled; it does nothing in one that goes on.
-func (h *Host) recordEnded(ctx context.Context, tenant, id string, ends results) error {
+// asked is the size of what waits to be asked.
+func (r *run) asked() (n int) {
+	for c := range r.calls() {
+		n += question(c)
+	}
+	return n
+}
+
+// recordEnded records ends of calls in a run that was cancelled; it does nothing in one that goes on. A finished result is never
+// thrown away.
+func (h *Host) recordEnded(ctx context.Context, tenant, id string, ends []ended) error {
 	for {
 		r, err := h.load(ctx, tenant, id)
 		if err != nil || !r.State.Ended() {
 			return err
 		}
 		s := h.step(r)
-		for old, res := range ends {
-			for _, c := range r.calls {
-				if c.ID != old.ID || c.State != store.CallStarted {
+		for _, e := range ends {
+			for c := range r.calls() {
+				if c.ID != e.call.ID || c.State != store.CallStarted {
 					continue
 				}
 				r.Unsettled--
-				if res.Pause != nil {
+				if e.res.Pause != nil {
 					s.fail(c, codeCancelled, "the run was cancelled while the tool asked")
-				} else if err := h.record(ctx, s, c, res); err != nil {
+				} else if err := h.record(ctx, s, c, e.res); err != nil {
 					return err
 				}
 			}
@@ -518,7 +506,7 @@ func (h *Host) recordEnded(ctx context.Context, tenant, id string, ends results)
 // settleOrphans closes the calls that a cancelled run left started when its process died: nobody will bring their result.
 func (h *Host) settleOrphans(ctx context.Context, r *run) error {
 	s := h.step(r)
-	for _, c := range r.calls {
+	for c := range r.calls() {
 		if c.State == store.CallStarted {
 			s.fail(c, codeCancelled, "the run was cancelled and the host stopped while this call ran; none of its writes was kept")
 		}

@@ -15,7 +15,7 @@ func (h *Host) SetResumeOrder(names ...string) {
 	steps := map[string]resumeStep{
 		ApplyDecisions: applyDecisions, Repair: repair, Tighten: tightenPending,
 		AskPlannerFirst: func(ctx context.Context, h *Host, s *step, _ bool) error {
-			return h.advance(ctx, s)
+			return h.turn(ctx, s, s.r.root())
 		},
 	}
 	h.order = nil

@@ -193,3 +193,18 @@ func TestInvariant7_AnApprovedQuestionSetsNoFlag(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Two calls that are alike ask, and both are approved: each replay carries its own flag.
+func TestTrustedFlag_OfTwoAlikeServesOneCallEach(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Script("twins", `[{"calls":[{"tool_call_id":"a","tool":"gated_write","arguments":{}},{"tool_call_id":"b","tool":"gated_write","arguments":{}}]},{"final":"done"}]`, "")
+	r := h.Settled(h.Create(hosttest.Member, "twins").ID)
+	if _, err := h.DecideAll(hosttest.Admin, r, "approve"); err != nil {
+		t.Fatal(err)
+	}
+	r = h.Settled(r.ID)
+	if r.State != store.RunSucceeded || len(r.Calls) != 4 || string(r.Calls[2].Result) != `{"written":true}` || string(r.Calls[3].Result) != `{"written":true}` {
+		t.Errorf("the run is %s: %+v", r.State, r.Calls)
+	}
+}

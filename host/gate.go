@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"time"
+	"strings"
 
 	"github.com/pawlhost/pawl/host/ijson"
 	"github.com/pawlhost/pawl/plugins"
@@ -70,7 +70,7 @@ func CheckBatch(calls []ProposedCall) *Error {
 
 // resolve makes a call of a proposal: the tool known to the agent, the arguments canonical and valid, defaults filled. A call
 // that fails here is finished with its error; the batch goes on without it.
-func (h *Host) resolve(ctx context.Context, r *run, p ProposedCall, index int) (*store.Call, json.RawMessage, error) {
+func (h *Host) resolve(ctx context.Context, r *run, f *frame, p ProposedCall, index int) (*store.Call, json.RawMessage, error) {
 	c := &store.Call{ToolCallID: cmp.Or(p.ToolCallID, fmt.Sprintf("call_%d", index+1)), Index: index, Tool: p.Tool, State: store.CallPlanned}
 	broken := func(code, message string, args json.RawMessage) (*store.Call, json.RawMessage, error) {
 		c.State, c.Error = store.CallFinished, &store.Failure{Code: code, Message: clip(message, maxErrorText)}
@@ -87,11 +87,11 @@ func (h *Host) resolve(ctx context.Context, r *run, p ProposedCall, index int) (
 		return broken(codeInvalidArguments, "the arguments are not I-JSON: "+err.Error(), json.RawMessage("null"))
 	}
 	c.ArgsDigest = ijson.Digest(args)
-	tool, code := h.tool(r, p.Tool)
+	tool, code := h.tool(r, f, p.Tool)
 	if code != "" {
 		return broken(code, toolProblem(code, p.Tool), args)
 	}
-	c.Digest, c.Effects = tool.Digest, tool.Effects
+	c.Digest, c.Effects, c.Task = tool.Digest, tool.Effects, isTask(tool)
 	filled, err := tool.Check(args)
 	if err != nil {
 		return broken(codeInvalidArguments, err.Error(), args)
@@ -99,15 +99,20 @@ func (h *Host) resolve(ctx context.Context, r *run, p ProposedCall, index int) (
 	if args, err = ijson.Parse(filled); err != nil {
 		return broken(codeInvalidArguments, "the arguments with their defaults are not I-JSON: "+err.Error(), json.RawMessage("null"))
 	}
+	if c.Task {
+		if _, _, err := f.task(args); err != nil {
+			return broken(codeInvalidArguments, err.Error(), args)
+		}
+	}
 	c.ArgsDigest = ijson.Digest(args)
 	c.Arguments, err = h.body(ctx, r.Tenant, args)
 	return c, args, err
 }
 
-// tool finds a tool of the run: in the agent's list, and with the bytes that the run began with.
-func (h *Host) tool(r *run, name string) (*plugins.Tool, string) {
+// tool finds a tool of a frame: in its agent's list, and with the bytes that the run began with.
+func (h *Host) tool(r *run, f *frame, name string) (*plugins.Tool, string) {
 	digest, ok := r.ctx.Tools[name]
-	if !ok {
+	if !ok || !slices.Contains(f.agent.doc.Tools, name) {
 		return nil, codeUnknownTool
 	}
 	tool, ok := h.plugins.Lookup(name)
@@ -124,47 +129,67 @@ func toolProblem(code, name string) string {
 	return fmt.Sprintf("the agent has no tool %q", name)
 }
 
-// gate puts the calls of a new batch to policy, once. It returns the calls in order and those that must stop.
-func (h *Host) gate(ctx context.Context, r *run, proposed []ProposedCall) (calls []*store.Call, stops []stopped, err error) {
+// gate puts the calls of a new batch to policy, once. It returns the calls in order; those that must stop wait, with the reason.
+func (h *Host) gate(ctx context.Context, r *run, f *frame, proposed []ProposedCall) (calls []*store.Call, err error) {
 	args := make([]json.RawMessage, len(proposed))
 	for i, p := range proposed {
-		c, a, err := h.resolve(ctx, r, p, i)
+		c, a, err := h.resolve(ctx, r, f, p, i)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		calls, args[i] = append(calls, c), a
 	}
 	docs := h.gateCalls(calls, args)
 	tc, err := h.text(ctx, r.Tenant, r.ctx.ToolContext)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	asked := r.asked()
 	for i, c := range calls {
 		if c.State == store.CallFinished {
 			continue
 		}
-		d := h.policy.Gate(ctx, r.agent.interrupts, h.gateInput(r, docs, i, r.Turn+1, r.History, tc))
-		if st := judge(c, d, h.policy.Revision()); st != nil {
-			stops = append(stops, *st)
+		h.judge(f, c, h.policy.Gate(ctx, f.agent.interrupts, h.gateInput(r, f, docs, i, f.Turn+1, r.History, tc)))
+		if asked += question(c); asked > maxQuestions {
+			c.State, c.Stop, c.Error = store.CallFinished, nil, &store.Failure{Code: codeLimit, Message: tooManyQuestions}
 		}
 	}
-	return calls, stops, nil
+	return calls, nil
 }
 
-// judge applies a decision of the gate to a call that has not run: it goes on, it is denied, or it must stop.
-func judge(c *store.Call, d policy.Decision, revision string) *stopped {
+// judge applies a decision of the gate to a call that has not run: it goes on, it is denied, or it must stop. Where nobody is there to
+// ask, a stop is a refusal.
+func (h *Host) judge(f *frame, c *store.Call, d policy.Decision) {
+	deny := func(why string) {
+		c.State, c.Error = store.CallFinished, &store.Failure{Code: codeDenied, Message: clip(why, maxErrorText)}
+	}
 	switch d.Effect {
 	case policy.Allow:
-		return nil
 	case policy.Pause:
-		return &stopped{
-			call: c, origin: originGate, reason: cmp.Or(d.Reason, reasonApproval), rules: d.Rules,
-			title: clip(cmp.Or(d.Title, "Allow "+c.Tool+"?"), 256), message: clip(d.Message, 4<<10), allowed: d.AllowedDecisions, revision: revision, ttl: d.TTL,
+		stop := &store.Stop{
+			Origin: originGate, Reason: cmp.Or(d.Reason, reasonApproval), Rules: d.Rules, Title: clip(cmp.Or(d.Title, "Allow "+c.Tool+"?"), 256),
+			Message: clip(d.Message, 4<<10), Allowed: d.AllowedDecisions, Revision: h.policy.Revision(), TTL: d.TTL,
 		}
+		if f.agent.unattended {
+			deny(nobodyThere(stop))
+			return
+		}
+		c.State, c.Stop = store.CallAwaiting, stop
 	default:
-		c.State, c.Error = store.CallFinished, &store.Failure{Code: codeDenied, Message: clip(denial(d), maxErrorText)}
-		return nil
+		deny(denial(d))
 	}
+}
+
+// nobodyThere is the error of a call that would have to wait in an agent that runs unattended.
+func nobodyThere(stop *store.Stop) string {
+	text := "this agent runs unattended, and the call would have to wait: " + stop.Reason
+	if len(stop.Rules) > 0 {
+		text += " (" + strings.Join(stop.Rules, ", ") + ")"
+	}
+	if stop.Message != "" {
+		text += ": " + stop.Message
+	}
+	return text
 }
 
 func denial(d policy.Decision) string {
@@ -202,13 +227,14 @@ func (h *Host) gateCalls(calls []*store.Call, args []json.RawMessage) []*policy.
 
 // gateInput is what policy sees of a call. The history is what was before the batch, at the gate and whenever the batch is asked
 // about again: the same question gets the same answer.
-func (h *Host) gateInput(r *run, docs []*policy.Call, i, turn int, before store.History, toolContext json.RawMessage) *policy.Input {
+func (h *Host) gateInput(r *run, f *frame, docs []*policy.Call, i, turn int, before store.History, toolContext json.RawMessage) *policy.Input {
 	in := &policy.Input{
 		Tenant:    r.Tenant,
 		Principal: policy.Principal{ID: r.CreatedBy, Kind: r.ctx.Kind, Roles: r.ctx.Roles},
 		Subject:   r.subject(),
-		Agent:     policy.Agent{Name: r.Agent, Version: int(r.AgentVersion), Permissions: r.agent.presets()},
+		Agent:     policy.Agent{Name: r.Agent, Version: int(r.AgentVersion), Permissions: f.agent.presets},
 		Run:       policy.Run{ID: r.ID, CreatedBy: r.CreatedBy, SessionID: r.SessionID},
+		Frame:     policy.Frame{Depth: f.Depth, Subagent: f.path()},
 		Turn:      turn,
 		Time:      h.now(),
 		Call:      docs[i],
@@ -224,46 +250,45 @@ func (h *Host) gateInput(r *run, docs []*policy.Call, i, turn int, before store.
 }
 
 // tighten asks policy once more before a batch that waited goes on, only to tighten: a deny is an error result, a rule that
-// nobody has approved stops the call again, and what was rejected stays so. It changes calls in place and returns the stops.
-func (h *Host) tighten(ctx context.Context, s *step) ([]stopped, error) {
+// nobody has approved stops the call again, and what was rejected stays so. It changes calls in place.
+func (h *Host) tighten(ctx context.Context, s *step, f *frame) error {
 	r := s.r
-	args := make([]json.RawMessage, len(r.calls))
-	for i, c := range r.calls {
+	args := make([]json.RawMessage, len(f.calls))
+	for i, c := range f.calls {
 		if c.State == store.CallFinished && c.Error != nil {
 			continue
 		}
 		var err error
 		if args[i], err = h.callArguments(ctx, r.Tenant, c); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	docs := h.gateCalls(r.calls, args)
+	docs := h.gateCalls(f.calls, args)
 	tc, err := h.text(ctx, r.Tenant, r.ctx.ToolContext)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var stops []stopped
-	for i, c := range r.calls {
-		if c.State != store.CallPlanned && c.State != store.CallStarted {
-			continue
+	for i, c := range f.calls {
+		if c.State != store.CallPlanned && (c.State != store.CallStarted || c.Task) {
+			continue // of a task that has begun, the calls in it are asked about
 		}
-		if _, code := h.tool(r, c.Tool); code != "" {
+		if _, code := h.tool(r, f, c.Tool); code != "" {
 			s.fail(c, code, toolProblem(code, c.Tool))
 			continue
 		}
-		d := h.policy.Gate(ctx, r.agent.interrupts, h.gateInput(r, docs, i, r.Turn, r.Before, tc))
+		d := h.policy.Gate(ctx, f.agent.interrupts, h.gateInput(r, f, docs, i, f.Turn, f.Before, tc))
 		if d.Effect == policy.Pause && within(d.Rules, c.Passed) {
 			continue
 		}
-		st := judge(c, d, h.policy.Revision())
-		if c.State == store.CallFinished {
+		h.judge(f, c, d)
+		switch c.State {
+		case store.CallFinished:
 			s.finishedCall(c)
-		}
-		if st != nil {
-			stops = append(stops, *st)
+		case store.CallAwaiting:
+			s.touch(c)
 		}
 	}
-	return stops, nil
+	return nil
 }
 
 // within reports whether all rules are among those passed. No rules at all is not within: a stop without a rule is a failure
@@ -289,12 +314,4 @@ func (h *Host) pinTools(names []string) map[string]string {
 		}
 	}
 	return pinned
-}
-
-// ttl is how long a pause of the run stays open: the host's bound, or the agent's where it is smaller.
-func (h *Host) ttl(r *run) time.Duration {
-	if r.agent.ttl > 0 {
-		return min(h.approvalTTL, r.agent.ttl)
-	}
-	return h.approvalTTL
 }

@@ -130,6 +130,9 @@ func New(ctx context.Context, c Config) (*Host, error) {
 		workers: c.Workers, approvalTTL: c.ApprovalTTL, sweepInterval: c.SweepInterval, retention: c.Retention, grace: c.Grace,
 		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(c.Workers), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
 	}
+	if err := addTask(h.plugins); err != nil {
+		return nil, err
+	}
 	h.boot = h.id("boot")
 	if err := h.recover(ctx); err != nil {
 		return nil, err
@@ -223,7 +226,7 @@ func (h *Host) giveUp(ctx context.Context, at ref) {
 		return
 	}
 	s := h.step(r)
-	for _, c := range r.calls {
+	for c := range r.calls() {
 		if c.State != store.CallFinished {
 			s.fail(c, codeCancelled, "the host could not go on with this run")
 		}

@@ -12,6 +12,8 @@ import (
 //	t/TENANT/run/RUN                          head
 //	t/TENANT/run/RUN/call/FRAME/TURN/INDEX    calls
 //	t/TENANT/run/RUN/apr/ID  …/pause/ID       approvals, pauses
+//	t/TENANT/run/RUN/frame/ID                 live subagent calls
+//	t/TENANT/run/RUN/msg/SEQ                  messages that are no calls
 //	t/TENANT/run/RUN/ctx  …/state  …/out      context, planner_state, output
 //	t/TENANT/run/RUN/events                   log
 //	t/TENANT/queue  t/TENANT/audit            logs
@@ -54,6 +56,8 @@ func callsKey(run store.Key) store.Key      { return run.With("call") }
 func callKey(run store.Key, c *store.Call) store.Key {
 	return run.With("call", c.Frame, c.Turn, c.Index)
 }
+func frameKey(run store.Key, id int) store.Key       { return run.With("frame", id) }
+func messagesKey(run store.Key) store.Key            { return run.With("msg") }
 func approvalKey(run store.Key, id string) store.Key { return run.With("apr", id) }
 func pauseKey(run store.Key, id string) store.Key    { return run.With("pause", id) }
 

@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -65,7 +66,7 @@ func (h *Host) render(ctx context.Context, tenant, id string) (rendered, error) 
 			return err
 		}
 		var err error
-		if calls = r.calls; r.Turn > 1 {
+		if calls = r.root().calls; r.Turn > 1 || r.Frames > 0 {
 			if calls, err = readCalls(rd, r.key); err != nil {
 				return err
 			}
@@ -131,6 +132,8 @@ func readCalls(rd store.Reader, run store.Key) (calls []*store.Call, err error) 
 		calls = append(calls, c)
 		return true
 	})
+	// In the order in which they were proposed, whatever the frame.
+	slices.SortStableFunc(calls, func(a, b *store.Call) int { return cmp.Or(a.AskMessage-b.AskMessage, a.Index-b.Index) })
 	return calls, errors.Join(err, derr)
 }
 
@@ -187,7 +190,7 @@ func (h *Host) approvalView(ctx context.Context, r store.Run, ap *store.Approval
 		return Approval{}, store.ErrCorrupt
 	}
 	v := Approval{
-		ID: ap.ID, RunID: r.ID, PauseID: ap.PauseID, CallID: ap.CallID, ToolCallID: c.ToolCallID, ParentCallID: c.ParentCallID, Agent: r.Agent,
+		ID: ap.ID, RunID: r.ID, PauseID: ap.PauseID, CallID: ap.CallID, ToolCallID: c.ToolCallID, ParentCallID: c.ParentCallID, Agent: r.Agent, Subagent: ap.Subagent,
 		CreatedBy: r.CreatedBy, Subject: r.Subject, Tool: ap.Tool, ToolDigest: c.Digest, ArgsDigest: ap.ArgsDigest, Reason: ap.Reason,
 		Rules: list(ap.Rules), Title: ap.Title, Message: ap.Message, Payload: ap.Payload, Schema: ap.Schema, Allowed: list(ap.Allowed), State: ap.State,
 		CreatedAt: Time(ap.CreatedAt), ExpiresAt: Time(ap.ExpiresAt), Decision: decided(ap.Decision),
@@ -481,8 +484,8 @@ func (h *Host) Approvals(ctx context.Context, a Actor, state string, p Page) ([]
 	return out, next, nil
 }
 
-// Trajectory returns the messages of a run. They are derived from the calls, which number them when they are proposed and when
-// they end; nothing is stored twice.
+// Trajectory returns the messages of a run, of all its frames. Most are derived from the calls, which number them when they are
+// proposed and when they end; nothing is stored twice.
 func (h *Host) Trajectory(ctx context.Context, a Actor, id string) ([]Message, error) {
 	v, err := h.rendered(ctx, a, id)
 	if err != nil {
@@ -506,19 +509,24 @@ func (h *Host) Trajectory(ctx context.Context, a Actor, id string) ([]Message, e
 		}
 		msgs = append(msgs, Message{Seq: seq, Role: "user", Content: content})
 	}
+	said, err := h.said(ctx, a.Tenant, v.run)
+	if err != nil {
+		return nil, err
+	}
+	msgs = append(msgs, said...)
 	asks := map[int]*Message{}
 	for i, c := range v.calls {
 		cv := v.view.Calls[i]
 		ask := asks[c.AskMessage]
 		if ask == nil {
-			ask = &Message{Seq: c.AskMessage, Role: "assistant"}
+			ask = &Message{Seq: c.AskMessage, Frame: c.Frame, Role: "assistant"}
 			asks[c.AskMessage] = ask
 		}
 		ask.ToolCalls = append(ask.ToolCalls, ProposedCall{ToolCallID: c.ToolCallID, Tool: c.Tool, Arguments: cv.Arguments})
 		if c.State != store.CallFinished {
 			continue
 		}
-		m := Message{Seq: c.ResultMessage, Role: "tool", ToolCallID: c.ToolCallID, Result: cv.Result, Error: c.Error}
+		m := Message{Seq: c.ResultMessage, Frame: c.Frame, Role: "tool", ToolCallID: c.ToolCallID, Result: cv.Result, Error: c.Error}
 		if d := c.Decision; d != nil {
 			m.Decision = &MessageDecision{Kind: d.Kind, DecidedBy: d.DecidedBy}
 			if d.Kind == kindEdit {
@@ -535,6 +543,31 @@ func (h *Host) Trajectory(ctx context.Context, a Actor, id string) ([]Message, e
 	}
 	slices.SortFunc(msgs, func(a, b Message) int { return a.Seq - b.Seq })
 	return msgs, nil
+}
+
+// said are the messages that are records of their own.
+func (h *Host) said(ctx context.Context, tenant string, r *run) (msgs []Message, err error) {
+	var stored []store.Message
+	err = h.store.View(ctx, func(rd store.Reader) error {
+		var derr error
+		err := rd.Scan(store.Range{Prefix: messagesKey(r.key)}, func(it store.Item) bool {
+			var m store.Message
+			elems, kerr := it.Key.Elems()
+			if derr = errors.Join(kerr, store.Decode(it.Value, &m)); derr != nil {
+				return false
+			}
+			seq, _ := elems[len(elems)-1].(uint64)
+			msgs, stored = append(msgs, Message{Seq: int(seq), Frame: m.Frame, Role: m.Role}), append(stored, m)
+			return true
+		})
+		return errors.Join(err, derr)
+	})
+	for i := range msgs {
+		if err == nil {
+			msgs[i].Content, err = h.text(ctx, tenant, stored[i].Content)
+		}
+	}
+	return msgs, err
 }
 
 // marshal encodes without changing what is already JSON: < and & stay as they are.

@@ -88,8 +88,7 @@ func (h *Host) pauseRun(ctx context.Context, tenant, pauseID string) (*run, erro
 	if err != nil {
 		return nil, err
 	}
-	r.agent, err = h.agentVersion(ctx, tenant, r.Agent, r.AgentVersion)
-	return r, err
+	return r, h.bind(ctx, r)
 }
 
 // answerPause is the one door for every answer of a person. find loads the run and checks that the actor may see it.
@@ -300,7 +299,11 @@ func (h *Host) checkEdit(ctx context.Context, r *run, p *planned, at string) err
 	if err != nil {
 		return invalid(at, "not I-JSON: %v", err)
 	}
-	tool, code := h.tool(r, c.Tool)
+	f := r.frame(c.Frame)
+	if f == nil || r.State.Ended() || p.approval.State != store.ApprovalPending {
+		return nil // too late to matter; the caller is told so
+	}
+	tool, code := h.tool(r, f, c.Tool)
 	if code != "" {
 		return invalid(at, "%s", toolProblem(code, c.Tool))
 	}
@@ -313,14 +316,16 @@ func (h *Host) checkEdit(ctx context.Context, r *run, p *planned, at string) err
 	if p.edited, err = ijson.Parse(filled); err != nil {
 		return invalid(at, "not I-JSON: %v", err)
 	}
-	if r.State.Ended() || p.approval.State != store.ApprovalPending {
-		return nil // too late to matter; the caller is told so
+	if c.Task {
+		if _, _, err := f.task(p.edited); err != nil {
+			return invalid(at+"/subagent", "%v", err)
+		}
 	}
-	docs, i, tc, err := h.editDocs(ctx, r, c, p.edited)
+	docs, i, tc, err := h.editDocs(ctx, r, f, c, p.edited)
 	if err != nil {
 		return err
 	}
-	all, missing, denied := h.policy.Fires(ctx, r.agent.interrupts, h.gateInput(r, docs, i, r.Turn, r.Before, tc), p.approval.Rules)
+	all, missing, denied := h.policy.Fires(ctx, f.agent.interrupts, h.gateInput(r, f, docs, i, f.Turn, f.Before, tc), p.approval.Rules)
 	switch {
 	case denied != nil:
 		return invalid(at, "%s", denial(*denied))
@@ -330,9 +335,9 @@ func (h *Host) checkEdit(ctx context.Context, r *run, p *planned, at string) err
 	return nil
 }
 
-func (h *Host) editDocs(ctx context.Context, r *run, edited *store.Call, args json.RawMessage) (docs []*policy.Call, at int, toolContext json.RawMessage, err error) {
-	all := make([]json.RawMessage, len(r.calls))
-	for i, c := range r.calls {
+func (h *Host) editDocs(ctx context.Context, r *run, f *frame, edited *store.Call, args json.RawMessage) (docs []*policy.Call, at int, toolContext json.RawMessage, err error) {
+	all := make([]json.RawMessage, len(f.calls))
+	for i, c := range f.calls {
 		if c.ID == edited.ID {
 			at, all[i] = i, args
 		} else if all[i], err = h.callArguments(ctx, r.Tenant, c); err != nil {
@@ -340,7 +345,7 @@ func (h *Host) editDocs(ctx context.Context, r *run, edited *store.Call, args js
 		}
 	}
 	toolContext, err = h.text(ctx, r.Tenant, r.ctx.ToolContext)
-	return h.gateCalls(r.calls, all), at, toolContext, err
+	return h.gateCalls(f.calls, all), at, toolContext, err
 }
 
 // decidable checks the state: whether the pause is still open for these decisions (409, 410), and whether they are complete.

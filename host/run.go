@@ -16,14 +16,14 @@ type ref struct {
 	gated bool
 }
 
-// run is a run in memory: the head, its current batch, its pause if one is open, and what it pinned. A step changes it and
+// run is a run in memory: the head, its live frames with their batches, its pause if one is open, and what it pinned. A step changes it and
 // the change is committed; after a lost race the whole value is thrown away and loaded again.
 type run struct {
 	store.Run
 	key       store.Key
 	ctx       store.RunContext
 	agent     *agentVersion
-	calls     []*store.Call     // of the current turn, in call order
+	frames    []*frame          // the root first, a child after its parent
 	pause     *store.Pause      // the open pause, or the last one
 	approvals []*store.Approval // of that pause
 	grants    []store.Grant
@@ -44,8 +44,16 @@ func (h *Host) load(ctx context.Context, tenant, id string) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.agent, err = h.agentVersion(ctx, tenant, r.Agent, r.AgentVersion)
-	return r, err
+	return r, h.bind(ctx, r)
+}
+
+// bind gives a run the agent version that it pinned.
+func (h *Host) bind(ctx context.Context, r *run) error {
+	agent, err := h.agentVersion(ctx, r.Tenant, r.Agent, r.AgentVersion)
+	if err != nil {
+		return err
+	}
+	return r.bind(agent)
 }
 
 func (r *run) read(rd store.Reader, tenant, id string) error {
@@ -65,12 +73,8 @@ func (r *run) read(rd store.Reader, tenant, id string) error {
 		}
 		r.grants = g.List
 	}
-	for i := range r.Batch {
-		c := &store.Call{Turn: r.Turn, Index: i}
-		if err := get(rd, callKey(r.key, c), c); err != nil {
-			return err
-		}
-		r.calls = append(r.calls, c)
+	if err := r.readFrames(rd); err != nil {
+		return err
 	}
 	if r.PauseID == "" {
 		return nil
@@ -116,9 +120,9 @@ func get(rd store.Reader, k store.Key, record any) error {
 	return store.Decode(it.Value, record)
 }
 
-// call returns the call of the current batch that an approval is about.
+// call returns the call of a current batch that an approval is about.
 func (r *run) call(a *store.Approval) *store.Call {
-	for _, c := range r.calls {
+	for c := range r.calls() {
 		if c.ID == a.CallID {
 			return c
 		}

@@ -62,6 +62,16 @@ func (s *step) seal() *store.Change {
 		r.HasGrants = len(r.grants) > 0
 		s.change.Put(r.key.With("grants"), store.Encode(store.Grants{List: r.grants}))
 	}
+	root := r.root()
+	r.Turn, r.Batch, r.Cursor, r.Before = root.Turn, root.Batch, root.Cursor, root.Before
+	r.Live = nil
+	for _, f := range r.frames[1:] {
+		r.Live = append(r.Live, f.ID)
+		if f.dirty {
+			s.change.Put(frameKey(r.key, f.ID), store.Encode(f.Frame))
+			f.dirty = false
+		}
+	}
 	s.change.Put(r.key, store.Encode(r.Run))
 	if was, is := live(s.was), live(r.Run); is && (!was || s.new) {
 		s.change.Put(liveKey(r.Tenant, r.ID), nil)
@@ -96,7 +106,7 @@ func (s *step) event(kind string, data map[string]any, hy hydrate) {
 // queued are the events of a run that its tenant's queue shows too.
 var queued = map[string]bool{
 	"run.created": true, "run.paused": true, "run.resumed": true, "run.finished": true,
-	"approval.requested": true, "approval.decided": true, "approval.expiring": true, "approval.expired": true,
+	"approval.requested": true, "approval.decided": true, "approval.expiring": true, "approval.expired": true, "approval.superseded": true,
 }
 
 func (s *step) audit(row auditRecord) {
@@ -122,24 +132,55 @@ func (s *step) claim(boot string) {
 	}
 }
 
-// begin starts a new turn with a gated batch.
-func (s *step) begin(calls []*store.Call, cursor json.RawMessage) {
+// say adds a message to the trajectory of a frame, in the role of whoever says it.
+func (s *step) say(frame int, role string, content store.Body) {
+	m := Message{Seq: s.message(), Frame: frame, Role: role}
+	s.change.Put(messagesKey(s.r.key).With(m.Seq), store.Encode(store.Message{Frame: frame, Role: role, Content: content}))
+	s.event("message", map[string]any{"message": m}, hydrate{Message: m.Seq})
+}
+
+// open begins the frame of a started task call.
+func (s *step) open(parent *frame, c *store.Call, name string) *frame {
 	r := s.r
+	r.Frames++
+	f := &frame{
+		Frame:  store.Frame{ID: r.Frames, Parent: parent.ID, Index: c.Index, Depth: parent.Depth + 1, Subagent: name},
+		parent: parent, agent: parent.agent.subagents[name], dirty: true,
+	}
+	r.frames = append(r.frames, f)
+	return f
+}
+
+// leave ends a frame; the call that opened it gets its end in the same step.
+func (s *step) leave(f *frame) {
+	s.r.frames = slices.DeleteFunc(s.r.frames, func(g *frame) bool { return g == f })
+}
+
+// begin starts a new turn of a frame with a gated batch.
+func (s *step) begin(f *frame, calls []*store.Call, cursor json.RawMessage) {
+	r := s.r
+	if r.State == store.RunAwaitingPlanner {
+		r.State = store.RunQueued
+	}
 	if !r.Begun {
 		r.Begun = true
 		s.event("run.started", nil, hydrate{})
 	}
 	r.AwaitingSince = time.Time{}
-	r.Turn++
-	r.Batch = len(calls)
-	r.Cursor = cursor
-	r.calls = calls
-	r.Before = r.History
+	f.Turn++
+	f.Batch = len(calls)
+	f.Cursor = cursor
+	f.calls = calls
+	f.Before = r.History
+	f.dirty = true
 	r.History.Calls += len(calls)
 	ask := s.message()
 	for _, c := range calls {
 		c.ID = s.ids("call")
-		c.Turn, c.AskMessage = r.Turn, ask
+		c.Frame, c.Turn, c.AskMessage = f.ID, f.Turn, ask
+		if call := f.call(); call != nil {
+			c.ParentCallID = call.ID
+		}
 		r.Bytes += int64(c.Arguments.Size())
 		s.touch(c)
 		if c.State == store.CallFinished { // it got its error at the gate
@@ -158,9 +199,9 @@ func (s *step) start(c *store.Call) {
 	if c.EditedDigest != "" {
 		digest = c.EditedDigest
 	}
-	// A trusted flag serves one call of the same bytes and arguments.
+	// A trusted flag serves one call of the same bytes and arguments: of two that are alike, the next such call gets the other.
 	s.r.grants = slices.DeleteFunc(s.r.grants, func(g store.Grant) bool {
-		if g.Tool == c.Tool && g.Digest == c.Digest && g.ArgsDigest == digest {
+		if g.Tool == c.Tool && g.Digest == c.Digest && g.ArgsDigest == digest && !slices.Contains(c.Grants, g.Key) {
 			c.Grants = append(c.Grants, g.Key)
 			s.grants = true
 			return true
@@ -168,7 +209,16 @@ func (s *step) start(c *store.Call) {
 		return false
 	})
 	s.touch(c)
-	s.event("call.started", map[string]any{"call_id": c.ID, "tool_call_id": c.ToolCallID, "tool": c.Tool, "turn": c.Turn, "index": c.Index}, hydrate{})
+	s.event("call.started", callEvent(c), hydrate{})
+}
+
+// callEvent is what the events of a call say of it.
+func callEvent(c *store.Call) map[string]any {
+	m := map[string]any{"call_id": c.ID, "tool_call_id": c.ToolCallID, "tool": c.Tool, "turn": c.Turn, "index": c.Index}
+	if c.ParentCallID != "" {
+		m["parent_call_id"] = c.ParentCallID
+	}
+	return m
 }
 
 // grant leaves a trusted flag for one later call of the same tool bytes and the same arguments.
@@ -195,7 +245,7 @@ func (s *step) fail(c *store.Call, code, message string) {
 func (s *step) finishedCall(c *store.Call) {
 	c.ResultMessage = s.message()
 	s.touch(c)
-	data := map[string]any{"call_id": c.ID, "tool_call_id": c.ToolCallID, "tool": c.Tool, "turn": c.Turn, "index": c.Index}
+	data := callEvent(c)
 	hy := hydrate{}
 	if c.Error != nil {
 		data["error"] = c.Error
@@ -208,6 +258,7 @@ func (s *step) finishedCall(c *store.Call) {
 // stopped is one call that must wait, and what its approval asks.
 type stopped struct {
 	call     *store.Call
+	subagent string
 	origin   string
 	reason   string
 	rules    []string
@@ -236,16 +287,14 @@ func (s *step) suspend(stops []stopped, ttl time.Duration) {
 			ID: s.ids("apr"), PauseID: p.ID, CallID: c.ID, Tool: c.Tool, Frame: c.Frame, Turn: c.Turn, Index: c.Index,
 			ArgsDigest: cmp.Or(c.EditedDigest, c.ArgsDigest), Origin: st.origin, Reason: st.reason, Rules: st.rules,
 			Title: st.title, Message: st.message, Payload: st.payload, Schema: st.schema, Allowed: st.allowed, Revision: st.revision,
-			State: store.ApprovalPending, CreatedAt: s.now, ExpiresAt: p.ExpiresAt,
+			Subagent: st.subagent,
+			State:    store.ApprovalPending, CreatedAt: s.now, ExpiresAt: p.ExpiresAt,
 		}
 		if c.EditedDigest != "" {
 			edited := c.Edited
 			a.Arguments = &edited
 		}
-		if c.Stop != nil {
-			c.Stop = &store.Stop{Reason: c.Stop.Reason} // the payload lives in the approval from here on
-		}
-		c.State = store.CallAwaiting
+		c.State, c.Stop = store.CallAwaiting, nil // why it waits is in the approval from here on
 		c.Approvals = append(c.Approvals, a.ID)
 		s.touch(c)
 		p.Approvals = append(p.Approvals, a.ID)
@@ -387,7 +436,7 @@ func (s *step) cancel(by Actor) {
 		s.close(store.PauseCancelled)
 	}
 	s.abandon("the run was cancelled before this call ran")
-	for _, c := range r.calls {
+	for c := range r.calls() {
 		if c.State == store.CallStarted {
 			r.Unsettled++
 		}
@@ -399,11 +448,35 @@ func (s *step) cancel(by Actor) {
 	s.end(store.RunCancelled, nil, nil)
 }
 
-// abandon gives an honest error to the calls that will never run.
+// supersede ends the open pause because a new message takes its place. What waited gets an honest error: a newer wish is no
+// approval, and no success either.
+func (s *step) supersede(by Actor) {
+	r := s.r
+	for _, a := range r.approvals {
+		if a.State != store.ApprovalPending {
+			continue
+		}
+		s.settle(a, store.ApprovalSuperseded, nil)
+		s.event("approval.superseded", map[string]any{"approval_id": a.ID, "call_id": a.CallID}, hydrate{})
+	}
+	s.close(store.PauseSuperseded)
+	s.abandon("a new message took the place of the pause before anybody decided; this call did not run")
+	r.frames = r.frames[:1]
+	s.audit(auditRecord{
+		ActorKind: by.Kind, Actor: by.ID, Action: "pause.supersede", TargetKind: "pause", Target: r.pause.ID, Outcome: outcomeOK,
+		Detail: mustJSON(map[string]any{"run_id": r.ID}),
+	})
+	r.State, r.AwaitingSince = store.RunQueued, time.Time{}
+	s.event("run.resumed", map[string]any{"pause_id": r.PauseID}, hydrate{})
+}
+
+// abandon gives an honest error to the calls that will never run, and to those whose subagents end with them.
 func (s *step) abandon(why string) {
-	for _, c := range s.r.calls {
-		if c.State == store.CallPlanned || c.State == store.CallAwaiting {
-			s.fail(c, codeCancelled, why)
+	for _, f := range slices.Backward(s.r.frames) {
+		for _, c := range f.calls {
+			if c.State == store.CallPlanned || c.State == store.CallAwaiting || c.State == store.CallStarted && c.Task {
+				s.fail(c, codeCancelled, why)
+			}
 		}
 	}
 }

@@ -8,47 +8,132 @@ import (
 	"github.com/pawlhost/pawl/store"
 )
 
-// advance moves a run whose batch is done: it asks the planner until the run has something to run, stops, ends or waits for
-// its client. It only builds on the step; the caller commits.
-func (h *Host) advance(ctx context.Context, s *step) error {
+// advance moves a run on as far as planners and the gate can: planners whose batch is done are asked, subagents are opened. It
+// returns the calls to run now; busy has those that run already. more tells that one commit has become heavy enough: commit, and
+// ask again. It only builds on the step; the caller commits.
+func (h *Host) advance(ctx context.Context, s *step, busy map[string]bool) (next []*store.Call, more bool, err error) {
 	r := s.r
-	for {
-		if r.Turn >= r.agent.turns {
-			s.end(store.RunFailed, nil, &store.Failure{Code: codeLimit, Message: fmt.Sprintf("the run used up its %d turns; raise limits.turns of the agent", r.agent.turns)})
-			return nil
+	for !r.State.Ended() {
+		if f := r.idle(); f != nil {
+			if r.State == store.RunAwaitingPlanner {
+				return nil, false, nil
+			}
+			if err := h.turn(ctx, s, f); err != nil {
+				return nil, false, err
+			}
+		} else {
+			next = r.runnable(busy)
+			opened := false
+			for _, c := range next {
+				if c.Task {
+					opened = true
+					if err := h.openFrame(ctx, s, c); err != nil {
+						return nil, false, err
+					}
+				}
+			}
+			if !opened {
+				return next, false, nil
+			}
 		}
-		if r.Bytes > maxRunBytes {
-			s.end(store.RunFailed, nil, &store.Failure{Code: codeLimit, Message: tooManyBytes})
-			return nil
+		if r.Bytes-s.was.Bytes > heavyStep {
+			return nil, true, nil
 		}
-		f, err := h.frame(ctx, r)
+	}
+	return nil, false, nil
+}
+
+// heavyStep bounds the arguments and results that one step gathers, well below what a commit can hold.
+const heavyStep = 1 << 20
+
+// settle is advance for a run that nobody drives at this moment: afterwards it waits for a driver, for people, for its client, or has
+// ended.
+func (h *Host) settle(ctx context.Context, s *step) error {
+	next, more, err := h.advance(ctx, s, nil)
+	switch {
+	case err != nil:
+		return err
+	case len(next) > 0 || more:
+		s.r.State = store.RunQueued
+	default:
+		h.rest(s)
+	}
+	return nil
+}
+
+// rest opens the pause of a run in which nothing runs and nothing can: quiescence.
+func (h *Host) rest(s *step) {
+	if s.r.State.Ended() || s.r.State == store.RunAwaitingPlanner {
+		return
+	}
+	s.suspend(s.r.stops(), h.approvalTTL)
+}
+
+// turn asks the planner of a frame whose batch is done.
+func (h *Host) turn(ctx context.Context, s *step, f *frame) error {
+	r := s.r
+	kind := f.agent.kind
+	if f.parent == nil {
+		kind = r.Planner
+	}
+	fail := func(code, message string) error {
+		h.endFrame(s, f, nil, &store.Failure{Code: code, Message: message})
+		return nil
+	}
+	switch {
+	case h.overBudget(r):
+		s.end(store.RunFailed, nil, &store.Failure{Code: codeLimit, Message: "the run used up its active time; raise limits.active of the agent"})
+		return nil
+	case f.Turn >= f.agent.turns:
+		return fail(codeLimit, fmt.Sprintf("the run used up its %d turns; raise limits.turns of the agent", f.agent.turns))
+	case r.Bytes > maxRunBytes:
+		s.end(store.RunFailed, nil, &store.Failure{Code: codeLimit, Message: tooManyBytes})
+		return nil
+	}
+	view, err := h.frame(ctx, r, f)
+	if err != nil {
+		return err
+	}
+	p, err := f.agent.plan(kind, h.planners).Next(f.agent.doc.Planner, view)
+	switch {
+	case err != nil:
+		return fail("planner_error", err.Error())
+	case p.Failure != nil:
+		return fail(p.Failure.Code, p.Failure.Message)
+	case p.Done:
+		out, err := h.body(ctx, r.Tenant, p.Output)
 		if err != nil {
 			return err
 		}
-		p, err := r.agent.plan(r.Planner, h.planners).Next(r.agent.doc.Planner, f)
-		switch {
-		case err != nil:
-			s.end(store.RunFailed, nil, &store.Failure{Code: "planner_error", Message: err.Error()})
-			return nil
-		case p.Failure != nil:
-			f := *p.Failure
-			s.end(store.RunFailed, nil, &f)
-			return nil
-		case p.Done:
-			out, err := h.body(ctx, r.Tenant, p.Output)
-			if err != nil {
-				return err
-			}
-			s.end(store.RunSucceeded, &out, nil)
-			return nil
-		case p.Wait:
-			s.await()
-			return nil
+		h.endFrame(s, f, &out, nil)
+		return nil
+	case p.Wait:
+		s.await()
+		return nil
+	}
+	return h.propose(ctx, s, f, p.Calls, p.Cursor)
+}
+
+// endFrame ends a frame with its output or its failure: the root's is the run's, a subagent's is the result of the call that opened
+// it.
+func (h *Host) endFrame(s *step, f *frame, output *store.Body, failure *store.Failure) {
+	c := f.call()
+	switch {
+	case c == nil && failure != nil:
+		s.end(store.RunFailed, nil, failure)
+	case c == nil:
+		s.end(store.RunSucceeded, output, nil)
+	case failure != nil:
+		code := codeToolError
+		if failure.Code == codeLimit {
+			code = codeLimit
 		}
-		ready, err := h.propose(ctx, s, p.Calls, p.Cursor)
-		if err != nil || ready {
-			return err
-		}
+		s.leave(f)
+		s.fail(c, code, fmt.Sprintf("the subagent %s failed: %s: %s", f.Subagent, failure.Code, failure.Message))
+	default:
+		s.say(f.ID, "assistant", *output)
+		s.leave(f)
+		s.succeed(c, *output)
 	}
 }
 
@@ -57,43 +142,31 @@ const maxRunBytes = 16 << 20
 
 const tooManyBytes = "the arguments and results of this run are together larger than 16 MiB; go on in a new run"
 
-// propose gates a batch and begins the turn with it. It reports whether the run has something to run or has stopped; false
-// means that every call of the batch got its error at the gate.
-func (h *Host) propose(ctx context.Context, s *step, proposed []ProposedCall, cursor json.RawMessage) (ready bool, err error) {
-	calls, stops, err := h.gate(ctx, s.r, proposed)
-	if err != nil {
-		return false, err
+// propose gates a batch and begins the frame's turn with it.
+func (h *Host) propose(ctx context.Context, s *step, f *frame, proposed []ProposedCall, cursor json.RawMessage) error {
+	calls, err := h.gate(ctx, s.r, f, proposed)
+	if err == nil {
+		s.begin(f, calls, cursor)
 	}
-	s.begin(calls, cursor)
-	if len(stops) > 0 {
-		s.suspend(stops, h.ttl(s.r))
-		return true, nil
-	}
-	for _, c := range calls {
-		if c.State == store.CallPlanned {
-			s.r.State = store.RunQueued
-			return true, nil
-		}
-	}
-	return false, nil
+	return err
 }
 
 // frame is what the planner sees.
-func (h *Host) frame(ctx context.Context, r *run) (Frame, error) {
-	f := Frame{Turn: r.Turn, Cursor: r.Cursor}
-	for _, c := range r.calls {
+func (h *Host) frame(ctx context.Context, r *run, f *frame) (Frame, error) {
+	v := Frame{Turn: f.Turn, Cursor: f.Cursor}
+	for _, c := range f.calls {
 		args, err := h.callArguments(ctx, r.Tenant, c)
 		if err != nil {
-			return f, err
+			return v, err
 		}
 		o := Outcome{Call: ProposedCall{ToolCallID: c.ToolCallID, Tool: c.Tool, Arguments: args}, Error: c.Error}
 		if c.Result != nil {
 			if o.Result, err = h.text(ctx, r.Tenant, *c.Result); err != nil {
-				return f, err
+				return v, err
 			}
 			o.Again = c.Observed && c.Decision != nil && c.Decision.Kind == kindApprove
 		}
-		f.Last = append(f.Last, o)
+		v.Last = append(v.Last, o)
 	}
-	return f, nil
+	return v, nil
 }

@@ -66,6 +66,7 @@ type Approval struct {
 	ToolCallID   string              `json:"tool_call_id"`
 	ParentCallID string              `json:"parent_call_id,omitempty"`
 	Agent        string              `json:"agent"`
+	Subagent     string              `json:"subagent,omitempty"` // the path of names that leads to the call, such as "research/fetch"
 	CreatedBy    string              `json:"created_by"`
 	Subject      string              `json:"subject"`
 	Tool         string              `json:"tool"`

@@ -64,7 +64,8 @@ type Run struct {
 
 // Frame is the place of the call in the run: depth 0 is the root, a subagent's frame is deeper.
 type Frame struct {
-	Depth int `json:"depth"`
+	Depth    int    `json:"depth"`
+	Subagent string `json:"subagent"` // the names that lead to it, such as "research/fetch"; empty at the root
 }
 
 // Untrusted holds what the caller of the run says. No rule may take it for a fact.
@@ -125,7 +126,7 @@ var errInputTooLarge = fmt.Errorf("the arguments of the batch and the tool conte
 // The names of the documents, interned so that building an input does not make each of them again.
 func init() {
 	ast.InternStringTerm("tenant", "principal", "id", "kind", "roles", "subject", "agent", "name", "version", "permissions", "run", "created_by",
-		"session_id", "frame", "depth", "turn", "time", "call", "batch", "untrusted", "tool_context", "history", "calls", "approved",
+		"session_id", "frame", "depth", "subagent", "turn", "time", "call", "batch", "untrusted", "tool_context", "history", "calls", "approved",
 		"rejected", "tool", "plugin", "digest", "effects", "tool_call_id", "index", "arguments", "size", "interrupts", "act",
 		"resource", "reason", "origin", "kind_of_key", "effect", "title", "message", "ttl", "rules", "allowed_decisions", "reasons",
 		"code", "allow", "user", "service", "owner", "admin", "member", "read", "write")
@@ -194,7 +195,7 @@ func (in *Input) document() (ast.Object, error) {
 		text("subject", in.Subject).
 		set("agent", agent.term()).
 		set("run", run.term()).
-		set("frame", members(1).number("depth", in.Frame.Depth).term()).
+		set("frame", members(2).number("depth", in.Frame.Depth).text("subagent", in.Frame.Subagent).term()).
 		number("turn", in.Turn).
 		text("time", in.Time.UTC().Format("2006-01-02T15:04:05.000Z07:00")).
 		set("call", call).

@@ -57,6 +57,19 @@ func records() map[string]any {
 			Origin: "gate", Reason: "approval_required", Rules: []string{"default/write_file"}, Title: "t", Message: "m", Payload: json.RawMessage(`[]`),
 			Allowed: []string{"approve"}, Revision: "sha256:5", State: ApprovalDecided, CreatedAt: moment, ExpiresAt: moment.Add(time.Hour), Decision: decision,
 		},
+		"frame": &Frame{
+			ID: 2, Parent: 1, Index: 3, Depth: 2, Subagent: "reviewer", Turn: 4, Batch: 5, Cursor: json.RawMessage(`7`), Before: History{Calls: 1},
+		},
+		"message":    &Message{Frame: 2, Role: "user", Content: Body{Inline: json.RawMessage(`"hi"`)}},
+		"run_frames": &Run{Agent: "ops", AgentVersion: 1, Planner: "script", State: RunRunning, CreatedBy: "m", CreatedAt: moment, UpdatedAt: moment, Frames: 3, Live: []int{1, 3}},
+		"call_gated": &Call{
+			ID: "call_1", ToolCallID: "c1", Frame: 2, ParentCallID: "call_0", Tool: "task", State: CallAwaiting, Task: true,
+			Stop: &Stop{Origin: "gate", Reason: "approval_required", Rules: []string{"r"}, Title: "t", Message: "m", Allowed: []string{"approve"}, Revision: "v", TTL: time.Minute},
+		},
+		"approval_frame": &Approval{
+			ID: "apr_1", PauseID: "pause_1", CallID: "call_1", Tool: "t", Frame: 2, Subagent: "a/b", Origin: "gate", Reason: "approval_required", Allowed: []string{"approve"},
+			State: ApprovalPending, CreatedAt: moment, ExpiresAt: moment,
+		},
 		"agent": &Agent{Version: 3, Deleted: true, CreatedAt: moment, UpdatedAt: moment, UpdatedBy: "owner"},
 		"key": &APIKey{
 			ID: "k", Tenant: "demo", Principal: "admin", Kind: "user", Roles: []string{"admin"}, Hash: []byte{1, 2, 3}, CreatedAt: moment, CreatedBy: "owner",

@@ -99,6 +99,10 @@ type Run struct {
 	HasGrants bool    `json:"hg,omitempty"` // a grants record exists
 	HasState  bool    `json:"hs,omitempty"` // a planner_state record exists
 	HasOutput bool    `json:"ho,omitempty"` // an output record exists
+	// Frames counts the subagent frames that the run has opened; Live are those still open, each with a record of its own. The
+	// root frame's turn, batch and cursor are the head's.
+	Frames int   `json:"fn,omitempty"`
+	Live   []int `json:"lv,omitempty"`
 	// Unsettled counts calls that a cancel left running: their own result, or an honest error, is still to come.
 	Unsettled int `json:"un,omitempty"`
 }
@@ -108,6 +112,27 @@ type History struct {
 	Calls    int `json:"c,omitempty"`
 	Approved int `json:"a,omitempty"`
 	Rejected int `json:"r,omitempty"`
+}
+
+// Frame is a live subagent call: where its own planner stands. Its messages are [Message] records, its calls name it.
+type Frame struct {
+	ID       int             `json:"id"`
+	Parent   int             `json:"pa,omitempty"` // the frame of the call that opened it, 0 for the root
+	Index    int             `json:"ix"`           // of that call in its batch
+	Depth    int             `json:"de"`
+	Subagent string          `json:"su"` // its name among the subagents of the parent's agent
+	Turn     int             `json:"tu,omitempty"`
+	Batch    int             `json:"ba,omitempty"`
+	Cursor   json.RawMessage `json:"cu,omitempty"`
+	Before   History         `json:"hb,omitzero"`
+}
+
+// Message is a message of the trajectory that is no call and no result of one: what was said to a subagent and by it, and what a
+// client added to a run. Its number is its key.
+type Message struct {
+	Frame   int    `json:"fr,omitempty"`
+	Role    string `json:"ro"`
+	Content Body   `json:"co"`
 }
 
 // Grant is a trusted approval flag for one later call of the same tool bytes and the same arguments.
@@ -157,7 +182,9 @@ type Call struct {
 	Grants []string `json:"gr,omitempty"`
 	// StartedAt is when the call first started: where its guest's clock begins, in every attempt.
 	StartedAt time.Time `json:"sa,omitzero"`
-	// Stop is set while the tool has stopped itself and waits for its answer.
+	// Task tells that the call opens a frame instead of running a guest.
+	Task bool `json:"ta,omitempty"`
+	// Stop is set from the moment the call must wait until its approval is there: a pause opens when every frame rests.
 	Stop *Stop `json:"sp,omitempty"`
 	// Observed tells that the result is the observation of a pause that the tool raised.
 	Observed bool `json:"ob,omitempty"`
@@ -168,11 +195,18 @@ type Call struct {
 	ResultMessage int `json:"rm,omitempty"`
 }
 
-// Stop is what a tool said when it stopped itself.
+// Stop is why a call must wait: what the tool said when it stopped itself, or what the gate said.
 type Stop struct {
-	Reason  string          `json:"r"`
-	Payload json.RawMessage `json:"p,omitempty"`
-	Schema  json.RawMessage `json:"s,omitempty"`
+	Origin   string          `json:"o,omitempty"` // as of an approval; empty is the tool
+	Reason   string          `json:"r"`
+	Payload  json.RawMessage `json:"p,omitempty"`
+	Schema   json.RawMessage `json:"s,omitempty"`
+	Rules    []string        `json:"u,omitempty"`
+	Title    string          `json:"t,omitempty"`
+	Message  string          `json:"m,omitempty"`
+	Allowed  []string        `json:"a,omitempty"`
+	Revision string          `json:"v,omitempty"`
+	TTL      time.Duration   `json:"l,omitempty"` // 0: the rules name none
 }
 
 // PauseState tells how a pause ended; it ends exactly once.
@@ -219,6 +253,7 @@ type Approval struct {
 	Frame      int    `json:"fr,omitempty"`
 	Turn       int    `json:"tu"`
 	Index      int    `json:"ix"`
+	Subagent   string `json:"sg,omitempty"` // the path of names that leads to the call's frame, empty for the root
 	ArgsDigest string `json:"ad"`
 	// Arguments are kept here only when the call had been edited already: a second edit would replace them in the call.
 	Arguments *Body           `json:"ar,omitempty"`

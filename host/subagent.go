@@ -1,0 +1,105 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/pawlhost/pawl/plugins"
+	"github.com/pawlhost/pawl/sdk/abi"
+	"github.com/pawlhost/pawl/store"
+)
+
+// The tool with which an agent gives work to one of its subagents. It is listed, gated and decided like any other; but instead of
+// running a guest the host opens a frame, and what the subagent answers is the result.
+const (
+	hostPlugin = "pawl"
+	taskTool   = "task"
+)
+
+var taskSchema = json.RawMessage(`{
+  "type": "object",
+  "properties": {
+    "subagent": {"type": "string", "minLength": 1, "maxLength": 128, "description": "the name of one of the agent's subagents"},
+    "input": {"type": "string", "description": "what the subagent is told"}
+  },
+  "required": ["subagent", "input"],
+  "additionalProperties": false
+}`)
+
+// addTask lists the task tool among the plugins, once in a set. Its effects are "read": opening a frame changes nothing, and each call
+// in it passes the gate by itself.
+func addTask(set *plugins.Set) error {
+	if slices.ContainsFunc(set.Tools(), isTask) {
+		return nil
+	}
+	m := plugins.Manifest{ABI: abi.Version, Name: hostPlugin, Tools: []plugins.ToolSpec{{
+		Name: taskTool, Description: "Give a task to a subagent and get its answer.", InputSchema: taskSchema, Effects: abi.EffectsRead,
+	}}}
+	return set.AddFunc(m, func(context.Context, *plugins.Session) error {
+		return errors.New("a task is run by a host, as a frame of a run")
+	})
+}
+
+func isTask(t *plugins.Tool) bool {
+	return t.Plugin == hostPlugin && t.Bare == taskTool && t.Level == plugins.LevelFunc
+}
+
+// task reads the arguments of a task call that passed the schema. The error tells a planner, or the person who edits, which names
+// there are.
+func (f *frame) task(args json.RawMessage) (name string, input json.RawMessage, err error) {
+	var t struct {
+		Subagent string          `json:"subagent"`
+		Input    json.RawMessage `json:"input"`
+	}
+	if err := json.Unmarshal(args, &t); err != nil {
+		return "", nil, err
+	}
+	if f.agent.subagents[t.Subagent] == nil {
+		names := slices.Sorted(maps.Keys(f.agent.subagents))
+		if len(names) == 0 {
+			return "", nil, errors.New("the agent has no subagents")
+		}
+		return "", nil, fmt.Errorf("the agent has no subagent %q; it has: %s", clip(t.Subagent, 128), strings.Join(names, ", "))
+	}
+	return t.Subagent, t.Input, nil
+}
+
+// openFrame starts a task call: its subagent gets a frame, and the input as its first message.
+func (h *Host) openFrame(ctx context.Context, s *step, c *store.Call) error {
+	r := s.r
+	s.start(c)
+	if len(r.frames) >= maxLiveFrames || r.Frames >= maxFrames {
+		s.fail(c, codeLimit, fmt.Sprintf("a run has at most %d subagents at work at the same time, and %d in all", maxLiveFrames-1, maxFrames))
+		return nil
+	}
+	args, err := h.callArguments(ctx, r.Tenant, c)
+	if err != nil {
+		return err
+	}
+	parent := r.frame(c.Frame)
+	name, input, err := parent.task(args)
+	if err != nil {
+		s.fail(c, codeInvalidArguments, err.Error())
+		return nil
+	}
+	f := s.open(parent, c, name)
+	for _, m := range []struct {
+		role string
+		text json.RawMessage
+	}{{"system", f.agent.systemText()}, {"user", input}} {
+		if m.text == nil {
+			continue
+		}
+		body, err := h.body(ctx, r.Tenant, m.text)
+		if err != nil {
+			return err
+		}
+		s.say(f.ID, m.role, body)
+	}
+	return nil
+}
