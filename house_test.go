@@ -84,6 +84,8 @@ func TestImportRulesCatch(t *testing.T) {
 		{"host", "github.com/open-policy-agent/opa/v1/rego"},
 		{"host", "github.com/gorilla/websocket"},
 		{"host/api", "golang.org/x/oauth2"},
+		{"host", "go.opentelemetry.io/otel/trace"},
+		{"host/telemetry", module + "/store"},
 		{"cmd/pawl", module + "/host/hosttest"},
 		{"cmd/pawl", "testing"},
 		{"sdk/client", module + "/host"},
@@ -106,6 +108,7 @@ func TestImportRulesCatch(t *testing.T) {
 		{"store/badgerstore", module + "/store"},
 		{"store/badgerstore", "github.com/dgraph-io/badger/v4"},
 		{"host", "log/slog"},
+		{"host/telemetry", "go.opentelemetry.io/otel/trace"},
 	} {
 		for name, r := range rules {
 			if why := r.denies(c.imports); why != "" && r.covers(t, c.folder) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pawlhost/pawl/host/ijson"
+	"github.com/pawlhost/pawl/host/telemetry"
 	"github.com/pawlhost/pawl/policy"
 	"github.com/pawlhost/pawl/sdk/abi"
 	"github.com/pawlhost/pawl/store"
@@ -435,7 +436,7 @@ func (h *Host) SaveAgent(ctx context.Context, a Actor, name string, body Lazy[js
 		c.Require(agentsKey(a.Tenant).With(name), version)
 		c.Put(agentsKey(a.Tenant).With(name), store.Encode(next))
 		c.Put(agentVersionKey(a.Tenant, name, next.Version), store.Encode(doc))
-		row := auditRecord{At: now, ActorKind: a.Kind, Actor: a.ID, Action: "agent.save", TargetKind: "agent", Target: name, Outcome: outcomeOK}
+		row := auditRecord{At: now, Trace: telemetry.TraceID(ctx), ActorKind: a.Kind, Actor: a.ID, Action: "agent.save", TargetKind: "agent", Target: name, Outcome: outcomeOK}
 		row.Detail = mustJSON(map[string]any{"version": next.Version})
 		c.Append(auditLog(a.Tenant), store.Encode(row))
 		for _, gone := range v.interrupts.Removed() {
@@ -499,7 +500,7 @@ func (h *Host) DeleteAgent(ctx context.Context, a Actor, name string) error {
 		c.Require(agentsKey(a.Tenant).With(name), version)
 		c.Put(agentsKey(a.Tenant).With(name), store.Encode(next))
 		c.Append(auditLog(a.Tenant), store.Encode(auditRecord{
-			At: next.UpdatedAt, ActorKind: a.Kind, Actor: a.ID, Action: "agent.delete", TargetKind: "agent", Target: name, Outcome: outcomeOK,
+			At: next.UpdatedAt, Trace: telemetry.TraceID(ctx), ActorKind: a.Kind, Actor: a.ID, Action: "agent.delete", TargetKind: "agent", Target: name, Outcome: outcomeOK,
 			Detail: mustJSON(map[string]any{"version": head.Version}),
 		}))
 		if _, err := h.write(ctx, &c); !errors.Is(err, store.ErrConflict) {

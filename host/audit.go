@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pawlhost/pawl/host/telemetry"
 	"github.com/pawlhost/pawl/policy"
 	"github.com/pawlhost/pawl/store"
 )
@@ -98,7 +99,7 @@ func (h *Host) refuse(ctx context.Context, a Actor, rows []auditRecord, err erro
 		if !h.firstRefusal(refusal{a.Tenant, a.ID, row.Action + " " + row.TargetKind + " " + row.Target, string(code)}) {
 			continue
 		}
-		row.At, row.ActorKind, row.Actor, row.Outcome, row.Reason = h.now(), a.Kind, a.ID, outcome, string(code)
+		row.At, row.ActorKind, row.Actor, row.Outcome, row.Reason, row.Trace = h.now(), a.Kind, a.ID, outcome, string(code), telemetry.TraceID(ctx)
 		if e, ok := errors.AsType[*Error](err); ok && len(e.Reasons) > 0 {
 			row.Detail = withReasons(row.Detail, e.Reasons)
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/pawlhost/pawl/host/ijson"
+	"github.com/pawlhost/pawl/host/telemetry"
 	"github.com/pawlhost/pawl/plugins"
 	"github.com/pawlhost/pawl/store"
 )
@@ -521,7 +522,13 @@ func (h *Host) overBudget(r *run) bool {
 
 // commit seals the step and makes it durable. Afterwards the run in memory has the version of the store.
 func (h *Host) commit(ctx context.Context, s *step) error {
+	s.trace = telemetry.TraceID(ctx)
+	h.tally.begin.RLock()
 	receipt, err := h.write(ctx, s.seal())
+	if err == nil {
+		h.tally.add(s)
+	}
+	h.tally.begin.RUnlock()
 	if err != nil {
 		return err
 	}

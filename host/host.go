@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pawlhost/pawl/host/telemetry"
 	"github.com/pawlhost/pawl/plugins"
 	"github.com/pawlhost/pawl/policy"
 	"github.com/pawlhost/pawl/store"
@@ -43,6 +44,8 @@ type Config struct {
 	Now   func() time.Time
 	Rand  io.Reader
 	Log   *slog.Logger
+	// Telemetry is told of runs and approvals; the caller shuts it down after the host. Nil: metrics to be scraped, no spans.
+	Telemetry *telemetry.Telemetry
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -73,6 +76,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.Telemetry == nil {
+		var err error
+		if c.Telemetry, err = telemetry.New(telemetry.Options{}); err != nil {
+			return c, err
+		}
+	}
 	return c, nil
 }
 
@@ -102,15 +111,17 @@ type Host struct {
 	grace         time.Duration
 	reserve, low  uint64
 
-	queue    *queue
-	order    []resumeStep   // resumeOrder, but in the tests that build the wrong ones
-	guests   sync.WaitGroup // guests of parallel calls
-	agents   agentCache
-	events   eventCache
-	progress progressHub
-	revoked  revocations
-	stats    counters
-	draining atomic.Bool
+	queue     *queue
+	order     []resumeStep   // resumeOrder, but in the tests that build the wrong ones
+	guests    sync.WaitGroup // guests of parallel calls
+	agents    agentCache
+	events    eventCache
+	progress  progressHub
+	revoked   revocations
+	stats     counters
+	tally     tally
+	telemetry *telemetry.Telemetry
+	draining  atomic.Bool
 
 	randMu        sync.Mutex
 	refusalMu     sync.Mutex
@@ -131,6 +142,10 @@ func New(ctx context.Context, c Config) (*Host, error) {
 		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(c.Workers), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
 	}
 	if err := addTask(h.plugins); err != nil {
+		return nil, err
+	}
+	h.telemetry = c.Telemetry
+	if err := h.instrument(); err != nil {
 		return nil, err
 	}
 	h.boot = h.id("boot")
@@ -167,6 +182,11 @@ func (h *Host) Run(ctx context.Context) error {
 		wg.Go(func() { h.work(ctx, hard) })
 	}
 	wg.Go(func() { h.sweepLoop(ctx) })
+	wg.Go(func() {
+		if err := h.count(ctx); err != nil && ctx.Err() == nil {
+			h.log.Error("runs and approvals could not be counted; their gauges are missing until the next start", "error", err)
+		}
+	})
 	<-ctx.Done()
 	h.draining.Store(true)
 	timer := time.AfterFunc(h.grace, func() { kill(errStopping) })

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pawlhost/pawl/host/telemetry"
 	"github.com/pawlhost/pawl/policy"
 	"github.com/pawlhost/pawl/store"
 )
@@ -104,7 +105,7 @@ func (h *Host) CreateKey(ctx context.Context, a Actor, idem Idempotency, body La
 			c.Put(dueKey(now.Add(idempotencyTTL), dueIdem, a.Tenant, a.ID, idem.Method, idem.Path, idem.Key), nil)
 		}
 		c.Append(auditLog(a.Tenant), store.Encode(auditRecord{
-			At: k.CreatedAt, ActorKind: a.Kind, Actor: a.ID, Action: "key.create", TargetKind: "key", Target: k.ID, Outcome: outcomeOK,
+			At: k.CreatedAt, Trace: telemetry.TraceID(ctx), ActorKind: a.Kind, Actor: a.ID, Action: "key.create", TargetKind: "key", Target: k.ID, Outcome: outcomeOK,
 			Detail: mustJSON(map[string]any{"principal": k.Principal, "roles": k.Roles, "kind": k.Kind}),
 		}))
 		if _, err := h.write(ctx, c); errors.Is(err, store.ErrConflict) {
@@ -169,7 +170,7 @@ func (h *Host) EnsureKey(ctx context.Context, tenant string, req NewKey) (Key, e
 		return Key{}, err
 	}
 	c.Append(auditLog(tenant), store.Encode(auditRecord{
-		At: k.CreatedAt, ActorKind: KindSystem, Action: "key.create", TargetKind: "key", Target: k.ID, Outcome: outcomeOK,
+		At: k.CreatedAt, Trace: telemetry.TraceID(ctx), ActorKind: KindSystem, Action: "key.create", TargetKind: "key", Target: k.ID, Outcome: outcomeOK,
 		Detail: mustJSON(map[string]any{"principal": k.Principal, "roles": k.Roles, "kind": k.Kind}),
 	}))
 	if _, err := h.write(ctx, c); err != nil {
@@ -278,7 +279,7 @@ func (h *Host) revoke(ctx context.Context, tenant, id string, by Actor) error {
 		c.Require(apiKeyKey(id), version)
 		c.Put(apiKeyKey(id), store.Encode(k))
 		c.Append(auditLog(tenant), store.Encode(auditRecord{
-			At: k.RevokedAt, ActorKind: by.Kind, Actor: by.ID, Action: "key.revoke", TargetKind: "key", Target: id, Outcome: outcomeOK,
+			At: k.RevokedAt, Trace: telemetry.TraceID(ctx), ActorKind: by.Kind, Actor: by.ID, Action: "key.revoke", TargetKind: "key", Target: id, Outcome: outcomeOK,
 			Detail: mustJSON(map[string]any{"principal": k.Principal}),
 		}))
 		if _, err := h.write(ctx, &c); errors.Is(err, store.ErrConflict) {

@@ -29,6 +29,7 @@ import (
 //	key/ID                                    API keys, host-wide: a credential names its tenant
 //	tenant/NAME                               tenants seen, for sweeps
 //	live/TENANT/RUN                           index: runs with something to drive
+//	idle/TENANT/RUN                           index: runs that wait for their client's turn, to count them
 //	due/MS/KIND/…                             index: what the sweeper does when
 func tenantKey(tenant string) store.Key     { return store.K("t", tenant) }
 func runsKey(tenant string) store.Key       { return store.K("t", tenant, "run") }
@@ -74,5 +75,6 @@ func dueKey(at time.Time, kind string, rest ...any) store.Key {
 }
 
 func liveKey(tenant, run string) store.Key { return store.K("live", tenant, run) }
+func idleKey(tenant, run string) store.Key { return store.K("idle", tenant, run) }
 
 func ms(t time.Time) uint64 { return uint64(t.UnixMilli()) }

@@ -113,8 +113,6 @@ func (h *Host) expirePause(ctx context.Context, k store.Key, tenant, id, pauseID
 		} else if err != nil {
 			return err
 		}
-		h.stats.expired.Add(1)
-		h.log.Info("approval expired", "tenant", tenant, "run_id", id, "pause_id", pauseID)
 		return nil
 	}
 }

@@ -27,6 +27,11 @@ type step struct {
 	grants bool // they have changed
 	// finished holds the log back: nothing may follow run.finished.
 	finished bool
+	// What happened, for those who watch once the step is committed: approvals that were opened and closed.
+	opened, settled []*store.Approval
+	// rows are the audit rows; the request's trace, which commit knows, is put into them when the step is sealed.
+	rows  []auditRecord
+	trace string
 }
 
 func (r *run) step(now time.Time, ids func(string) string) *step {
@@ -72,7 +77,16 @@ func (s *step) seal() *store.Change {
 			f.dirty = false
 		}
 	}
+	for _, row := range s.rows {
+		row.Trace = s.trace
+		s.change.Append(auditLog(r.Tenant), store.Encode(row))
+	}
 	s.change.Put(r.key, store.Encode(r.Run))
+	if was, is := !s.new && s.was.State == store.RunAwaitingPlanner, r.State == store.RunAwaitingPlanner; is && !was {
+		s.change.Put(idleKey(r.Tenant, r.ID), nil)
+	} else if was && !is {
+		s.change.Delete(idleKey(r.Tenant, r.ID))
+	}
 	if was, is := live(s.was), live(r.Run); is && (!was || s.new) {
 		s.change.Put(liveKey(r.Tenant, r.ID), nil)
 	} else if was && !is && !s.new {
@@ -111,7 +125,7 @@ var queued = map[string]bool{
 
 func (s *step) audit(row auditRecord) {
 	row.At = s.now
-	s.change.Append(auditLog(s.r.Tenant), store.Encode(row))
+	s.rows = append(s.rows, row)
 }
 
 func (s *step) touch(c *store.Call) { s.dirt[c] = true }
@@ -299,6 +313,7 @@ func (s *step) suspend(stops []stopped, ttl time.Duration) {
 		s.touch(c)
 		p.Approvals = append(p.Approvals, a.ID)
 		r.approvals = append(r.approvals, a)
+		s.opened = append(s.opened, a)
 		s.change.Put(approvalKey(r.key, a.ID), store.Encode(a))
 		s.change.Put(approvalsKey(r.Tenant).With(a.ID), []byte(r.ID))
 		for _, k := range s.pendKeys(a) {
@@ -347,6 +362,7 @@ func (s *step) pendKeys(a *store.Approval) []store.Key {
 // settle closes one approval.
 func (s *step) settle(a *store.Approval, state store.ApprovalState, d *store.Decision) {
 	a.State, a.Decision = state, d
+	s.settled = append(s.settled, a)
 	s.change.Put(approvalKey(s.r.key, a.ID), store.Encode(a))
 	for _, k := range s.pendKeys(a) {
 		s.change.Delete(k)

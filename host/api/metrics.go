@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/pawlhost/pawl/host"
 )
@@ -34,7 +35,7 @@ func newMetrics(s *Server) *metrics {
 		gauge("pawl_event_streams", "Open server-sent event streams.", func() float64 { return float64(m.streams.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pawl_info", Help: "1, with the version.", ConstLabels: prometheus.Labels{"version": s.opts.Version}}, func() float64 { return 1 }),
 	)
-	m.handler = promhttp.HandlerFor(reg, promhttp.HandlerOpts{DisableCompression: true})
+	m.handler = promhttp.HandlerFor(prometheus.Gatherers{reg, prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return s.host.Telemetry().Gatherer().Gather() })}, promhttp.HandlerOpts{DisableCompression: true})
 	return m
 }
 
@@ -77,14 +78,15 @@ var (
 	drivenDesc    = prometheus.NewDesc("pawl_runs_driven", "Runs that a worker drives now.", nil, nil)
 	commitsDesc   = prometheus.NewDesc("pawl_commits_total", "Committed steps of runs.", nil, nil)
 	runsDesc      = prometheus.NewDesc("pawl_run_transitions_total", "Runs that were created, paused, decided, finished.", []string{"to"}, nil)
-	expiredDesc   = prometheus.NewDesc("pawl_approvals_expired_total", "Pauses that nobody answered in time.", nil, nil)
+	spaceDesc     = prometheus.NewDesc("pawl_store_free_bytes", "Free bytes of the store's medium.", nil, nil)
+	readyDesc     = prometheus.NewDesc("pawl_ready", "1 while new runs are accepted.", nil, nil)
 	refusedDesc   = prometheus.NewDesc("pawl_refusals_total", "Refused acts; of repeated ones the audit log has one row a minute, this counts all.", nil, nil)
 	abandonedDesc = prometheus.NewDesc("pawl_policy_abandoned_total", "Policy evaluations that ran out of time.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (hostStats) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{waitingDesc, drivenDesc, commitsDesc, runsDesc, expiredDesc, refusedDesc, abandonedDesc} {
+	for _, d := range []*prometheus.Desc{waitingDesc, drivenDesc, commitsDesc, runsDesc, spaceDesc, readyDesc, refusedDesc, abandonedDesc} {
 		ch <- d
 	}
 }
@@ -92,20 +94,27 @@ func (hostStats) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c hostStats) Collect(ch chan<- prometheus.Metric) {
 	v := c.host.Stats()
-	gauge := func(d *prometheus.Desc, n int) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n))
+	gauge := func(d *prometheus.Desc, n float64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n)
 	}
 	total := func(d *prometheus.Desc, n int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 	}
-	gauge(waitingDesc, v.Waiting)
-	gauge(drivenDesc, v.Driven)
+	gauge(waitingDesc, float64(v.Waiting))
+	gauge(drivenDesc, float64(v.Driven))
+	ready := 0.0
+	if v.Ready {
+		ready = 1
+	}
+	gauge(readyDesc, ready)
+	if v.SpaceKnown {
+		gauge(spaceDesc, float64(v.SpaceFree))
+	}
 	total(commitsDesc, v.Commits)
 	total(runsDesc, v.Created, "created")
 	total(runsDesc, v.Paused, "paused")
 	total(runsDesc, v.Decided, "decided")
 	total(runsDesc, v.Finished, "finished")
-	total(expiredDesc, v.Expired)
 	total(refusedDesc, v.Refused)
 	total(abandonedDesc, v.PolicyAbandoned)
 }

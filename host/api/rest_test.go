@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/host/api"
 	"github.com/pawlhost/pawl/host/hosttest"
 )
@@ -526,7 +527,7 @@ func TestInvariant14_LogsHoldNoBodiesQueriesOrCredentials(t *testing.T) {
 func TestAPanicIsA500WithoutItsText(t *testing.T) {
 	t.Parallel()
 	log := &hosttest.Log{}
-	s := api.New(nil, api.Options{Log: slog.New(slog.NewTextHandler(log, nil))}) // a nil host panics where it is asked
+	s := api.New(new(host.Host), api.Options{Log: slog.New(slog.NewTextHandler(log, nil))}) // a host of nothing panics where it is asked
 	rec := httptest.NewRecorder()
 	req, _ := http.NewRequest("GET", "/v1/runs", nil)
 	req.Header.Set("Authorization", "Bearer pawl_00000000000000000000000000000000_AAAA")

@@ -215,7 +215,7 @@ func with(m map[string]any, more ...any) map[string]any {
 // The schemas of /openapi.json, compiled once for all tests.
 var description = sync.OnceValue(func() *jsonschema.Compiler {
 	s := httptest.NewRecorder()
-	api.New(nil, api.Options{Log: slog.New(slog.DiscardHandler)}).ServeHTTP(s, httptest.NewRequest("GET", "/openapi.json", nil))
+	api.New(&host.Host{}, api.Options{Log: slog.New(slog.DiscardHandler)}).ServeHTTP(s, httptest.NewRequest("GET", "/openapi.json", nil))
 	doc, err := jsonschema.UnmarshalJSON(s.Body)
 	if err != nil {
 		panic(err)

@@ -9,8 +9,6 @@ package api
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"log/slog"
 	"net"
@@ -22,6 +20,7 @@ import (
 	"time"
 
 	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/host/telemetry"
 )
 
 // Options configure a Server. The zero value serves with rate limits, an authorised /metrics, and no foreign origin.
@@ -146,7 +145,9 @@ func errDraining() *host.Error {
 // request is a request on its way to a handler.
 type request struct {
 	*http.Request
-	trace  string
+	trace  string // the id of its trace, in hex
+	span   telemetry.SpanContext
+	parent telemetry.SpanContext // the caller's
 	route  *route
 	params map[string]string
 	body   []byte
@@ -159,7 +160,7 @@ func (r *request) query() url.Values { return r.URL.Query() }
 func (s *Server) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	start := time.Now()
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // the last answer on this connection left one
-	r := &request{Request: hr, trace: newTrace()}
+	r := s.newRequest(hr)
 	rec := &recorder{ResponseWriter: w}
 	defer func() {
 		if p := recover(); p != nil {
@@ -175,6 +176,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 		}
 		took := time.Since(start)
 		s.metrics.request(r.name(), hr.Method, rec.status, took)
+		s.traced(r, rec.status, start)
 		s.log.Info("request", "method", hr.Method, "route", r.name(), "status", rec.status, "ms", took.Milliseconds(), "bytes", rec.bytes,
 			"tenant", r.actor.Tenant, "principal", r.actor.ID, "trace_id", r.trace)
 	}()
@@ -266,12 +268,6 @@ func (r *request) name() string {
 		return "unknown"
 	}
 	return r.route.path
-}
-
-func newTrace() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails, says its contract
-	return hex.EncodeToString(b[:])
 }
 
 // logPanic logs the stack, which holds no body and no token.

@@ -15,6 +15,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/host/telemetry"
 )
 
 // Close codes of the wire.
@@ -366,7 +367,12 @@ type errorFrame struct {
 
 // fail queues an error frame.
 func (c *socket) fail(id json.RawMessage, err error) {
-	trace := newTrace()
+	c.failIn(telemetry.With(c.ctx, c.s.host.Telemetry().Begin(telemetry.SpanContext{}, "frame")), id, err)
+}
+
+// failIn is fail in the trace of ctx.
+func (c *socket) failIn(ctx context.Context, id json.RawMessage, err error) {
+	trace := telemetry.TraceID(ctx)
 	if host.CodeOf(err) == host.CodeInternal && !isIJSON(err) && !errors.Is(err, context.Canceled) {
 		c.s.log.Error("frame failed", "trace_id", trace, "error", err)
 	}

@@ -280,7 +280,7 @@ func TestSubscriptionsAreBoundedAndEndOneByOne(t *testing.T) {
 func TestAPanicBehindASocketEndsOnlyIt(t *testing.T) {
 	t.Parallel()
 	r := dev(t)
-	var h *host.Host // panics where it is asked
+	h := new(host.Host) // panics where it is asked
 	log := &hosttest.Log{}
 	broken := api.New(h, api.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
 	web := httptest.NewServer(broken)

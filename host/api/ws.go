@@ -316,10 +316,18 @@ func (c *socket) c2s(typ string, id json.RawMessage, data []byte) error {
 		c.unsubscribe(string(id))
 		c.ack(id, nil)
 		return nil
-	case "decide":
-		return c.decide(id, data)
-	case "resume":
-		return c.resume(id, data)
+	case "decide", "resume":
+		ctx, done := c.traceFrame(typ)
+		answer := c.decide
+		if typ == "resume" {
+			answer = c.resume
+		}
+		err := answer(ctx, id, data)
+		done(err)
+		if err != nil {
+			c.failIn(ctx, id, err)
+		}
+		return nil
 	case "ping":
 		if err := unmarshal(data, &idFrame{}); err != nil {
 			return err
@@ -342,7 +350,7 @@ func (c *socket) ack(id json.RawMessage, run *host.Run) {
 }
 
 // decide and resume are the same verbs as over HTTP, without an Idempotency-Key: who lost an answer looks at the run.
-func (c *socket) decide(id json.RawMessage, data []byte) error {
+func (c *socket) decide(ctx context.Context, id json.RawMessage, data []byte) error {
 	var head struct {
 		Run json.RawMessage `json:"run"`
 	}
@@ -356,7 +364,7 @@ func (c *socket) decide(id json.RawMessage, data []byte) error {
 	if err := json.Unmarshal(head.Run, &name); err != nil || name == "" {
 		return invalid("/run", "wrong type: a run's id is needed here")
 	}
-	run, err := c.s.host.Decide(c.ctx, c.actor, name, host.Idempotency{}, func() (host.Answer, error) {
+	run, err := c.s.host.Decide(ctx, c.actor, name, host.Idempotency{}, func() (host.Answer, error) {
 		var f decideFrame
 		if err := unmarshal(data, &f); err != nil {
 			return host.Answer{}, err
@@ -370,12 +378,12 @@ func (c *socket) decide(id json.RawMessage, data []byte) error {
 	return nil
 }
 
-func (c *socket) resume(id json.RawMessage, data []byte) error {
+func (c *socket) resume(ctx context.Context, id json.RawMessage, data []byte) error {
 	token, err := resumeToken(data)
 	if err != nil {
 		return err
 	}
-	run, err := c.s.host.Resume(c.ctx, c.actor, token, host.Idempotency{}, func() (host.Answer, error) {
+	run, err := c.s.host.Resume(ctx, c.actor, token, host.Idempotency{}, func() (host.Answer, error) {
 		var f resumeFrame
 		if err := unmarshal(data, &f); err != nil {
 			return host.Answer{}, err
