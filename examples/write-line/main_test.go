@@ -18,6 +18,18 @@ import (
 	"github.com/pawlhost/pawl/sdk/client"
 )
 
+// cache keeps the compiled plugin, which takes long under the race detector. So the tests run one after the other.
+var cache string
+
+func TestMain(m *testing.M) {
+	var err error
+	if cache, err = os.MkdirTemp("", "write-line"); err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(cache)
+	m.Run()
+}
+
 // rig is a host that serves this folder's plugin over HTTP.
 type rig struct {
 	*hosttest.Host
@@ -27,7 +39,7 @@ type rig struct {
 
 func serve(t *testing.T, o hosttest.Options) *rig {
 	t.Helper()
-	o.Bundled = os.DirFS(".")
+	o.Bundled, o.Cache = os.DirFS("."), cache
 	r := &rig{Host: hosttest.New(t, o)}
 	server := api.New(r.Host.Host, api.Options{Dev: true, Now: r.Clock.Now})
 	web := httptest.NewServer(server)
@@ -60,7 +72,6 @@ func (r *rig) lines(t *testing.T) string {
 
 // The whole loop: two writes are asked for one by one, one is approved and one is not.
 func TestTheLoopPausesShowsAndResumes(t *testing.T) {
-	t.Parallel()
 	r := serve(t, hosttest.Options{})
 	var out bytes.Buffer
 	a := app{starter: r.member, approver: r.owner, in: bufio.NewScanner(strings.NewReader("approve\nreject\n")), out: &out}
@@ -82,7 +93,6 @@ func TestTheLoopPausesShowsAndResumes(t *testing.T) {
 
 // One approval lets one call write, with the arguments that were shown, over a restart, and no caller can say it itself.
 func TestTheFlagIsTheHostsAndServesOneCall(t *testing.T) {
-	t.Parallel()
 	r := serve(t, hosttest.Options{})
 	ctx := t.Context()
 	if _, err := r.owner.SaveAgent(ctx, "writer", agent([]string{"a", "a", "b"})); err != nil {

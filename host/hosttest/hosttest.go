@@ -42,8 +42,9 @@ type Options struct {
 	Clock *Clock
 	// Rules is the people's policy folder.
 	Rules fs.FS
-	// Bundled are WebAssembly plugins to load.
+	// Bundled are WebAssembly plugins to load; Cache is a folder that keeps them compiled.
 	Bundled fs.FS
+	Cache   string
 	// Idle makes a host that drives nothing until the test calls Start.
 	Idle bool
 	// Config is changed before the host is made.
@@ -87,7 +88,7 @@ func New(t testing.TB, o Options) *Host {
 	if h.Policy, err = policy.New(ctx, policy.Options{Rules: o.Rules, Deadline: 5 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
-	if h.Plugins, err = plugins.Open(ctx, plugins.Options{Bundled: o.Bundled}); err != nil {
+	if h.Plugins, err = plugins.Open(ctx, plugins.Options{Bundled: o.Bundled, CacheDir: o.Cache}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.Plugins.Close(ctx) })
