@@ -138,7 +138,7 @@ func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error
 		if err := r.call(ctx, http.MethodGet, runPath(id), nil, &run); err != nil {
 			return err
 		}
-		if run.Pause == nil {
+		if run.Pause == nil || run.Pause.ID != e.PauseID {
 			return nil
 		}
 		if !a.json {

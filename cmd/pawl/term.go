@@ -164,7 +164,7 @@ func showApproval(w io.Writer, p host.Approval, full bool) {
 	}
 	showArguments(w, "arguments", p.Arguments, full)
 	line("digest", visible(p.ArgsDigest))
-	if len(p.Payload) > 0 {
+	if len(p.Payload) > 0 && !bytes.Equal(p.Payload, p.Arguments) { // ask_user shows its arguments
 		showArguments(w, "payload", p.Payload, full)
 	}
 	if len(p.Schema) > 0 {
@@ -392,6 +392,7 @@ type event struct {
 	Output       json.RawMessage `json:"output"`
 	Result       json.RawMessage `json:"result"`
 	Error        *store.Failure  `json:"error"`
+	PauseID      string          `json:"pause_id"`
 	ApprovalID   string          `json:"approval_id"`
 	Approval     *host.Approval  `json:"approval"`
 	Decision     *host.Decided   `json:"decision"`
