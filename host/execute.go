@@ -429,6 +429,10 @@ func (h *Host) record(ctx context.Context, s *step, c *store.Call, res *plugins.
 			s.fail(c, codeDenied, nobodyThere(stop))
 			return nil
 		}
+		if why, ok := r.tiresome(c); ok {
+			s.fail(c, codeDenied, why)
+			return nil
+		}
 		before := r.asked()
 		if c.State, c.Stop = store.CallAwaiting, stop; before+question(c) > maxQuestions {
 			s.fail(c, codeLimit, tooManyQuestions)

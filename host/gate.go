@@ -149,7 +149,7 @@ func (h *Host) gate(ctx context.Context, r *run, f *frame, proposed []ProposedCa
 		if c.State == store.CallFinished {
 			continue
 		}
-		h.judge(f, c, h.policy.Gate(ctx, f.agent.interrupts, h.gateInput(r, f, docs, i, f.Turn+1, r.History, tc)))
+		h.judge(r, f, c, h.policy.Gate(ctx, f.agent.interrupts, h.gateInput(r, f, docs, i, f.Turn+1, r.History, tc)))
 		if asked += question(c); asked > maxQuestions {
 			c.State, c.Stop, c.Error = store.CallFinished, nil, &store.Failure{Code: codeLimit, Message: tooManyQuestions}
 		}
@@ -159,7 +159,7 @@ func (h *Host) gate(ctx context.Context, r *run, f *frame, proposed []ProposedCa
 
 // judge applies a decision of the gate to a call that has not run: it goes on, it is denied, or it must stop. Where nobody is there to
 // ask, a stop is a refusal.
-func (h *Host) judge(f *frame, c *store.Call, d policy.Decision) {
+func (h *Host) judge(r *run, f *frame, c *store.Call, d policy.Decision) {
 	deny := func(why string) {
 		c.State, c.Error = store.CallFinished, &store.Failure{Code: codeDenied, Message: clip(why, maxErrorText)}
 	}
@@ -172,6 +172,10 @@ func (h *Host) judge(f *frame, c *store.Call, d policy.Decision) {
 		}
 		if f.agent.unattended {
 			deny(nobodyThere(stop))
+			return
+		}
+		if why, ok := r.tiresome(c); ok {
+			deny(why)
 			return
 		}
 		c.State, c.Stop = store.CallAwaiting, stop
@@ -280,7 +284,7 @@ func (h *Host) tighten(ctx context.Context, s *step, f *frame) error {
 		if d.Effect == policy.Pause && within(d.Rules, c.Passed) {
 			continue
 		}
-		h.judge(f, c, d)
+		h.judge(r, f, c, d)
 		switch c.State {
 		case store.CallFinished:
 			s.finishedCall(c)

@@ -405,6 +405,9 @@ func (s *step) decide(a *store.Approval, d *store.Decision) {
 		s.r.History.Approved++
 	case kindReject:
 		s.r.History.Rejected++
+		if c := s.r.call(a); c != nil {
+			s.r.rejected(c)
+		}
 	}
 }
 

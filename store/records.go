@@ -103,6 +103,8 @@ type Run struct {
 	// root frame's turn, batch and cursor are the head's.
 	Frames int   `json:"fn,omitempty"`
 	Live   []int `json:"lv,omitempty"`
+	// Rejects counts the newest rejected calls, so that nobody is asked about the same one for ever.
+	Rejects []Reject `json:"rj,omitempty"`
 	// Unsettled counts calls that a cancel left running: their own result, or an honest error, is still to come.
 	Unsettled int `json:"un,omitempty"`
 }
@@ -112,6 +114,12 @@ type History struct {
 	Calls    int `json:"c,omitempty"`
 	Approved int `json:"a,omitempty"`
 	Rejected int `json:"r,omitempty"`
+}
+
+// Reject is a call that people have rejected N times, named by its tool and arguments.
+type Reject struct {
+	Call string `json:"c"`
+	N    int    `json:"n"`
 }
 
 // Frame is a live subagent call: where its own planner stands. Its messages are [Message] records, its calls name it.

@@ -22,7 +22,7 @@ func (a *app) runsCommand() *cobra.Command {
   pawl runs show run_0199… --trajectory
   pawl runs cancel run_0199…`,
 	}
-	c.AddCommand(a.runsList(), a.runsShow(), a.runsCancel())
+	c.AddCommand(a.runsList(), a.runsShow(), a.runsCancel(), a.runsInput())
 	c.AddCommand(a.runsMoves()...)
 	for _, sub := range c.Commands() {
 		a.clientFlags(sub.Flags())
@@ -172,6 +172,49 @@ func (a *app) showRun(v host.Run, full bool) {
 	case !v.State.Ended():
 		fmt.Fprintf(a.stdout, "\nfollow it: pawl run --attach %s\n", id)
 	}
+}
+
+func (a *app) runsInput() *cobra.Command {
+	var input string
+	var supersede bool
+	c := &cobra.Command{
+		Use:   "input RUN",
+		Short: "Give a waiting run a further message",
+		Long: `Adds a message of the user to a run that waits. While it waits for a decision the message is refused and the pause stays, unless
+--supersede says that it takes the pause's place: then the calls that waited end with an error and the planner goes on from the message.`,
+		Example: `  pawl runs input run_0199… --input '"only the first invoice, please"'
+  pawl runs input run_0199… --input @message.json --supersede`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if input == "" {
+				return usagef("%s needs --input", c.Name())
+			}
+			v, err := a.jsonValue(input)
+			if err != nil {
+				return usagef("--input: %w", err)
+			}
+			r, err := a.remote()
+			if err != nil {
+				return err
+			}
+			var raw json.RawMessage
+			if err := r.call(c.Context(), http.MethodPost, runPath(args[0])+"/input", map[string]any{"input": v, "supersede": supersede}, &raw); err != nil {
+				return err
+			}
+			if a.json {
+				return a.printRun(raw)
+			}
+			var run host.Run
+			if err := json.Unmarshal(raw, &run); err != nil {
+				return err
+			}
+			fmt.Fprintf(a.stdout, "run %s is %s\n", visible(run.ID), visible(string(run.State)))
+			return nil
+		},
+	}
+	c.Flags().StringVar(&input, "input", "", "the message, `JSON` or @FILE")
+	c.Flags().BoolVar(&supersede, "supersede", false, "give up what waits for a decision")
+	return c
 }
 
 func (a *app) runsCancel() *cobra.Command {

@@ -209,6 +209,17 @@ func finish(s *Server, w http.ResponseWriter, r *request) error {
 	return answer(w, http.StatusOK, run, err)
 }
 
+func input(s *Server, w http.ResponseWriter, r *request) error {
+	idem, problem := idempotency(r)
+	run, err := s.host.Input(r.Context(), r.actor, r.params["run"], idem, lazily(r, problem, func(in *host.NewInput) error {
+		if in.Input == nil {
+			return missing("/input")
+		}
+		return nil
+	}))
+	return answer(w, http.StatusOK, run, err)
+}
+
 func cancelRun(s *Server, w http.ResponseWriter, r *request) error {
 	if err := s.emptyBodyOf(r); err != nil {
 		return err

@@ -185,7 +185,7 @@ func TestInvariant10_UnknownAndForeignAreEqualToTheByte(t *testing.T) {
 	for _, op := range []struct{ method, path, body string }{
 		{"GET", "/v1/runs/%s", ""}, {"GET", "/v1/runs/%s/trajectory", ""}, {"GET", "/v1/runs/%s/approvals", ""}, {"GET", "/v1/runs/%s/events", ""},
 		{"POST", "/v1/runs/%s/approvals", answer}, {"POST", "/v1/runs/%s/cancel", ""}, {"POST", "/v1/runs/%s/token", ""},
-		{"POST", "/v1/runs/%s/calls", `{"turn":1,"calls":[]}`}, {"POST", "/v1/runs/%s/finish", `{"turn":1,"output":1}`},
+		{"POST", "/v1/runs/%s/calls", `{"turn":1,"calls":[]}`}, {"POST", "/v1/runs/%s/finish", `{"turn":1,"output":1}`}, {"POST", "/v1/runs/%s/input", `{"input":1}`},
 	} {
 		for _, who := range []string{"member2", "other_admin", "other_member"} {
 			want := strip(r.refused(who, op.method, fmt.Sprintf(op.path, unknown), op.body, 404, "not_found"))
@@ -254,6 +254,7 @@ func TestInvariant10_EveryRouteByEverybody(t *testing.T) {
 		{"GET", "/v1/runs/{run}/approvals", "", []int{401, 200, 200, 200, 404, 200, 404, 404}},
 		{"POST", "/v1/runs/{run}/calls", `{"turn":1,"calls":[{"tool":"echo","arguments":{}}]}`, []int{401, 409, 409, 409, 404, 409, 404, 404}},
 		{"POST", "/v1/runs/{run}/finish", `{"turn":1,"output":1}`, []int{401, 409, 409, 409, 404, 409, 404, 404}},
+		{"POST", "/v1/runs/{run}/input", `{"input":"and another thing"}`, []int{401, 409, 409, 409, 404, 409, 404, 404}},
 		{"POST", "/v1/runs/{run}/cancel", "", []int{401, 200, 200, 200, 404, 200, 404, 404}},
 		{"POST", "/v1/runs/{run}/token", "", []int{401, 200, 200, 200, 404, 403, 404, 404}},
 		{"POST", "/v1/runs/{run}/approvals", "{decisions}", []int{401, 200, 200, 403, 404, 403, 404, 404}},

@@ -46,6 +46,7 @@ func routes() []route {
 		{method: "GET", path: "/v1/runs/{run}/trajectory", serve: trajectory, summary: "The messages of a run", answers: map[int]any{200: messageList{}}},
 		{method: "POST", path: "/v1/runs/{run}/calls", serve: propose, summary: "Propose a turn (external planner)", body: host.Batch{}, needs: []string{"turn", "calls"}, idem: true, answers: map[int]any{200: host.Run{}}, errors: []int{409, 422, 503, 507}},
 		{method: "POST", path: "/v1/runs/{run}/finish", serve: finish, summary: "End a run with its output (external planner)", body: host.Final{}, needs: []string{"turn", "output"}, idem: true, answers: map[int]any{200: host.Run{}}, errors: []int{409, 422, 503, 507}},
+		{method: "POST", path: "/v1/runs/{run}/input", serve: input, summary: "Give a waiting run a further message; it may take the place of an open pause", body: host.NewInput{}, needs: []string{"input"}, idem: true, answers: map[int]any{200: host.Run{}}, errors: []int{409, 410, 422, 503, 507}},
 		{method: "POST", path: "/v1/runs/{run}/cancel", serve: cancelRun, summary: "Cancel a run; again is fine", body: nothing{}, answers: map[int]any{200: host.Run{}}, errors: []int{409, 503, 507}},
 		{method: "POST", path: "/v1/runs/{run}/token", serve: rotateToken, summary: "Give the open pause a new resume token; the old one stops working", body: nothing{}, answers: map[int]any{200: host.Run{}}, errors: []int{409, 410, 503, 507}},
 		{method: "GET", path: "/v1/runs/{run}/approvals", serve: runApprovals, summary: "The approvals of a run", answers: map[int]any{200: approvalList{}}},

@@ -184,6 +184,17 @@ func (c *Client) Finish(ctx context.Context, id string, turn int, output any) (r
 	return r, err
 }
 
+// Input gives a waiting run a further message of its user. While the run waits for a decision it is refused, unless supersede says that
+// the message takes the place of what waits.
+func (c *Client) Input(ctx context.Context, id string, input any, supersede bool) (r Run, err error) {
+	body := struct {
+		Input     any  `json:"input"`
+		Supersede bool `json:"supersede,omitempty"`
+	}{input, supersede}
+	_, err = c.do(ctx, call{method: http.MethodPost, path: runPath(id, "/input"), body: body, once: true}, &r)
+	return r, err
+}
+
 // Cancel ends a run. A run that has ended stays as it is.
 func (c *Client) Cancel(ctx context.Context, id string) (r Run, err error) {
 	_, err = c.do(ctx, call{method: http.MethodPost, path: runPath(id, "/cancel"), once: true}, &r)
