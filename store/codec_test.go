@@ -60,8 +60,8 @@ func records() map[string]any {
 		"frame": &Frame{
 			ID: 2, Parent: 1, Index: 3, Depth: 2, Subagent: "reviewer", Turn: 4, Batch: 5, Cursor: json.RawMessage(`7`), Before: History{Calls: 1},
 		},
-		"message":    &Message{Frame: 2, Role: "user", Content: Body{Inline: json.RawMessage(`"hi"`)}},
-		"run_frames": &Run{Agent: "ops", AgentVersion: 1, Planner: "script", State: RunRunning, CreatedBy: "m", CreatedAt: moment, UpdatedAt: moment, Frames: 3, Live: []int{1, 3}},
+		"message":     &Message{Frame: 2, Role: "user", Content: Body{Inline: json.RawMessage(`"hi"`)}},
+		"run_frames":  &Run{Agent: "ops", AgentVersion: 1, Planner: "script", State: RunRunning, CreatedBy: "m", CreatedAt: moment, UpdatedAt: moment, Frames: 3, Live: []int{1, 3}},
 		"run_rejects": &Run{Agent: "ops", AgentVersion: 1, Planner: "script", State: RunRunning, CreatedBy: "m", CreatedAt: moment, UpdatedAt: moment, Rejects: []Reject{{Call: "00ff", N: 2}}},
 		"call_gated": &Call{
 			ID: "call_1", ToolCallID: "c1", Frame: 2, ParentCallID: "call_0", Tool: "task", State: CallAwaiting, Task: true,
