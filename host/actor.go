@@ -1,6 +1,12 @@
 package host
 
-import "slices"
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pawlhost/pawl/host/telemetry"
+)
 
 // The kinds of principals.
 const (
@@ -25,9 +31,22 @@ type Actor struct {
 	Roles  []string
 	// KeyID is the credential, so that revoking it can end what it opened.
 	KeyID string
+	// ActAs is a service's right to make runs for other users; it is the principal's and no key's.
+	ActAs bool
+
+	credential *credential // nil: the program that embeds the host vouches
+	read       []reading   // what the rights were read from
 }
 
 // Has reports whether the actor has one of the roles.
 func (a Actor) Has(roles ...string) bool {
 	return slices.ContainsFunc(a.Roles, func(r string) bool { return slices.Contains(roles, r) })
+}
+
+// did is the audit row of what the actor has done.
+func (a Actor) did(ctx context.Context, at time.Time, action, targetKind, target string, detail map[string]any) auditRecord {
+	return auditRecord{
+		At: at, Trace: telemetry.TraceID(ctx), ActorKind: a.Kind, Actor: a.ID, Action: action, TargetKind: targetKind, Target: target,
+		Outcome: outcomeOK, Detail: mustJSON(detail),
+	}
 }

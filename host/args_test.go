@@ -103,7 +103,7 @@ func TestInvariant8_ARunWithTextsThatAreNotIJSONIsRefused(t *testing.T) {
 		refusal(t, err, host.CodeInvalid)
 	}
 	for _, req := range []host.NewRun{
-		{}, {Agent: "say", Calls: []host.ProposedCall{}}, {Agent: "say", User: "admin"}, {Agent: "say", SessionID: strings.Repeat("s", 257)},
+		{}, {Agent: "say", Calls: []host.ProposedCall{}}, {Agent: "say", SessionID: strings.Repeat("s", 257)},
 		{Agent: "say", Calls: []host.ProposedCall{{}}}, {Agent: "say", Calls: call("", `{}`)},
 	} {
 		_, err := h.CreateRun(t.Context(), hosttest.Member, host.Idempotency{}, hosttest.Body(req))

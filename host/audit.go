@@ -88,7 +88,7 @@ func (h *Host) refuse(ctx context.Context, a Actor, rows []auditRecord, err erro
 	switch code {
 	case CodeForbidden:
 		outcome = outcomeDenied
-	case CodeAlreadyDecided, CodeIncomplete, CodeChanged, CodeTokenUsed, CodeWrongTurn, CodeWrongState, CodeApprovalExpired, CodeTokenExpired:
+	case CodeAlreadyDecided, CodeIncomplete, CodeChanged, CodeTokenUsed, CodeWrongTurn, CodeWrongState, CodeLastOwner, CodeApprovalExpired, CodeTokenExpired:
 	default:
 		return err
 	}

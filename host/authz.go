@@ -11,10 +11,16 @@ import (
 
 // permitted asks policy whether the actor may do act on a resource.
 func (h *Host) permitted(ctx context.Context, a Actor, act string, res policy.Resource) policy.Verdict {
+	if act == "approval.decide" {
+		t, err := h.people.tenant(ctx, h.store, a.Tenant)
+		res.SecondParty = t.SecondParty || err != nil
+	}
 	return h.policy.Authz(ctx, &policy.AuthzInput{
-		Act:       act,
-		Principal: policy.Principal{Tenant: a.Tenant, ID: a.ID, Kind: a.Kind, Roles: a.Roles},
-		Resource:  res,
+		Act: act,
+		Principal: policy.Principal{
+			Tenant: a.Tenant, ID: a.ID, Kind: a.Kind, Roles: a.Roles, ActAs: a.ActAs, Operator: a.Tenant != "" && a.Tenant == h.operators,
+		},
+		Resource: res,
 	})
 }
 

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,13 +32,23 @@ func (h *Host) CreateRun(ctx context.Context, a Actor, idem Idempotency, body La
 	if err != nil {
 		return Run{}, err
 	}
-	if req.User != "" && req.User != a.ID {
-		return Run{}, invalid("/user", "acting for another user is not offered; leave user out or name yourself")
+	subject := cmp.Or(req.User, a.ID)
+	if subject != a.ID {
+		if a, err = h.Fresh(ctx, a); err != nil {
+			return Run{}, err
+		}
+		res := policy.Resource{Kind: "run", Tenant: a.Tenant, CreatedBy: a.ID, Subject: subject, Agent: req.Agent}
+		if err := h.allow(ctx, a, "run.act_as", res); err != nil {
+			return Run{}, h.refused(ctx, a, "run.act_as", "principal", subject, err)
+		}
+		if !principalName.MatchString(subject) {
+			return Run{}, invalid("/user", "a principal's name has 1 to 128 letters, digits and . _ @ + -, and begins with a letter or digit")
+		}
 	}
 	if len(req.SessionID) > 256 {
 		return Run{}, invalid("/session_id", "at most 256 bytes")
 	}
-	if err := checkContext(req.ToolContext, a.Tenant, a.ID, req.SessionID); err != nil {
+	if err := checkContext(req.ToolContext, a.Tenant, subject, req.SessionID); err != nil {
 		return Run{}, err
 	}
 	external := agent.kind == "external"
@@ -97,6 +108,9 @@ func (h *Host) newRun(ctx context.Context, a Actor, agent *agentVersion, planner
 		Tenant: a.Tenant, ID: id, Agent: agent.name, AgentVersion: agent.version, Planner: planner, State: store.RunQueued,
 		CreatedBy: a.ID, SessionID: req.SessionID, CreatedAt: now, UpdatedAt: now,
 	}
+	if req.User != "" && req.User != a.ID {
+		r.Subject = req.User
+	}
 	r.ctx = store.RunContext{Tools: h.pinTools(agent.allTools()), Kind: a.Kind, Roles: a.Roles}
 	for _, part := range []struct {
 		raw  json.RawMessage
@@ -122,6 +136,9 @@ func (h *Host) newRun(ctx context.Context, a Actor, agent *agentVersion, planner
 	}
 	s := h.step(r)
 	s.create()
+	if r.Subject != "" {
+		s.change.Append(auditLog(a.Tenant), store.Encode(a.did(ctx, now, "run.act_as", "run", id, map[string]any{"subject": r.Subject, "agent": agent.name})))
+	}
 	if err := h.setPlannerState(ctx, s, req.PlannerState); err != nil {
 		return nil, nil, err
 	}

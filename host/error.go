@@ -28,6 +28,7 @@ const (
 	CodeTokenUsed       Code = "token_used"       // 409
 	CodeWrongTurn       Code = "wrong_turn"       // 409
 	CodeWrongState      Code = "wrong_state"      // 409
+	CodeLastOwner       Code = "last_owner"       // 409: the change would leave a tenant without an owner
 	CodeTokenExpired    Code = "token_expired"    // 410
 	CodeApprovalExpired Code = "approval_expired" // 410
 	CodeCursorExpired   Code = "cursor_expired"   // 410

@@ -46,8 +46,10 @@ type callRef [3]int // frame, turn, index
 type Stream struct {
 	h     *Host
 	actor Actor
+	as    uint64 // the generation of people whose rights the actor has
 	log   store.Key
-	run   string // "" for the queue
+	run   string    // "" for the queue
+	head  store.Run // of the run, as it was at the start: whose it is
 	after uint64
 	sub   *store.Subscription
 	ended bool
@@ -60,7 +62,7 @@ type Stream struct {
 // follows after; nil means from the snapshot on.
 func (h *Host) WatchRun(ctx context.Context, a Actor, id string, after *uint64) (Run, uint64, *Stream, error) {
 	key := runKey(a.Tenant, id)
-	s := &Stream{h: h, actor: a, log: runLog(key), run: id}
+	s := &Stream{h: h, actor: a, as: h.people.generation(), log: runLog(key), run: id}
 	s.sub = h.store.Feed().Subscribe(s.log) // before the log is read: nothing falls between
 	s.progress, s.release = h.progress.watch(key)
 	v, err := h.rendered(ctx, a, id)
@@ -68,7 +70,7 @@ func (h *Host) WatchRun(ctx context.Context, a Actor, id string, after *uint64) 
 		s.Close()
 		return Run{}, 0, nil, err
 	}
-	s.after = v.seq
+	s.after, s.head = v.seq, v.run.Run
 	if after != nil {
 		if *after > v.seq {
 			s.Close()
@@ -86,7 +88,7 @@ func (h *Host) WatchQueue(ctx context.Context, a Actor, cursor string) ([]Approv
 	if err := h.allow(ctx, a, "queue.read", policy.Resource{Kind: "queue", Tenant: a.Tenant}); err != nil {
 		return nil, "", nil, h.refused(ctx, a, "queue.read", "tenant", a.Tenant, err)
 	}
-	s := &Stream{h: h, actor: a, log: queueLog(a.Tenant)}
+	s := &Stream{h: h, actor: a, as: h.people.generation(), log: queueLog(a.Tenant)}
 	s.sub = h.store.Feed().Subscribe(s.log)
 	var head uint64
 	if err := h.store.View(ctx, func(rd store.Reader) (err error) { head, err = rd.LogHead(s.log); return err }); err != nil {
@@ -187,6 +189,9 @@ func (s *Stream) Next(ctx context.Context) ([]Event, error) {
 			return nil, ctx.Err()
 		case <-wait:
 		case e := <-s.progress:
+			if err := s.refresh(ctx); err != nil {
+				return nil, err
+			}
 			return []Event{e}, nil
 		}
 	}
@@ -220,8 +225,28 @@ func (s *Stream) catchUp(ctx context.Context) (entries []store.Entry, err error)
 	return entries, err
 }
 
+// refresh gives the stream the rights that its actor has now; CodeNotFound when the run is not the actor's to see any more.
+func (s *Stream) refresh(ctx context.Context) error {
+	now := s.h.people.generation()
+	if now == s.as {
+		return nil
+	}
+	a, err := s.h.Fresh(ctx, s.actor)
+	if err != nil {
+		return err
+	}
+	if s.run != "" && !s.h.sees(ctx, a, s.head) {
+		return errNotFound("run")
+	}
+	s.actor, s.as = a, now
+	return nil
+}
+
 func (s *Stream) render(ctx context.Context, entries []store.Entry) ([]Event, error) {
 	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose what its cursor has passed
+	if err := s.refresh(ctx); err != nil {
+		return nil, err
+	}
 	var out []Event
 	size := 0
 	for _, e := range entries {

@@ -39,6 +39,8 @@ type Config struct {
 	// Reserve and ReserveLow are marks of free bytes: below the first, new runs are refused; below the second, decisions
 	// too (defaults 512 MiB and 64 MiB). A full disk kills the embedded store, so both are kept well above zero.
 	Reserve, ReserveLow uint64
+	// OperatorTenant is the tenant whose owners make, list and disable tenants; "": nobody does over the wire.
+	OperatorTenant string
 	// Grace is how long Run waits for calls in flight when it is told to stop (default 5s).
 	Grace time.Duration
 	Now   func() time.Time
@@ -118,6 +120,8 @@ type Host struct {
 	events    eventCache
 	progress  progressHub
 	revoked   revocations
+	people    peopleCache
+	operators string // the tenant of the operators, "" if none is
 	stats     counters
 	tally     tally
 	telemetry *telemetry.Telemetry
@@ -140,6 +144,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 		store: c.Store, policy: c.Policy, plugins: c.Plugins, planners: c.Planners, keys: c.HostKeys, log: c.Log, clock: c.Now, rand: c.Rand,
 		workers: c.Workers, approvalTTL: c.ApprovalTTL, sweepInterval: c.SweepInterval, retention: c.Retention, grace: c.Grace,
 		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(c.Workers), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
+		operators: c.OperatorTenant,
 	}
 	if err := addTask(h.plugins); err != nil {
 		return nil, err
@@ -149,6 +154,9 @@ func New(ctx context.Context, c Config) (*Host, error) {
 		return nil, err
 	}
 	h.boot = h.id("boot")
+	if err := h.adoptPrincipals(ctx); err != nil {
+		return nil, err
+	}
 	if err := h.recover(ctx); err != nil {
 		return nil, err
 	}

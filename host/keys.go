@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"slices"
 	"strings"
-	"sync"
 
 	"github.com/google/uuid"
 
@@ -26,38 +24,59 @@ const keyPrefix = "pawl_"
 
 var principalName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
 
-// Authenticate finds the principal of a bearer credential. Every refusal looks the same.
+// Authenticate finds the principal of a bearer credential, with the rights that it has at this moment. Every refusal looks the same.
 func (h *Host) Authenticate(ctx context.Context, bearer string) (Actor, error) {
-	refusal := errf(CodeUnauthenticated, "give a valid API key: Authorization: Bearer KEY")
-	rest, ok := strings.CutPrefix(bearer, keyPrefix)
-	if !ok {
-		return Actor{}, refusal
-	}
-	hexID, secret, ok := strings.Cut(rest, "_")
-	if !ok || len(hexID) != 32 || len(bearer) > 256 {
-		return Actor{}, refusal
-	}
-	u, err := uuid.Parse(hexID)
-	if err != nil {
-		return Actor{}, refusal
-	}
-	raw, err := tokenEncoding.DecodeString(secret)
-	if err != nil || strings.ContainsAny(secret, "\r\n") {
-		return Actor{}, refusal
-	}
-	var k store.APIKey
-	err = h.store.View(ctx, func(rd store.Reader) error { return get(rd, apiKeyKey("key_"+u.String()), &k) })
-	if errors.Is(err, store.ErrNotFound) {
-		return Actor{}, refusal
-	}
+	k, at, err := h.keyOf(ctx, bearer)
 	if err != nil {
 		return Actor{}, err
 	}
+	return h.narrow(ctx, Actor{
+		Tenant: k.Tenant, ID: k.Principal, KeyID: k.ID, credential: &credential{key: true, kind: k.Kind, roles: k.Roles},
+		read: []reading{at},
+	})
+}
+
+// HasKey reports whether the text is a key of the principal that was not revoked, also while the principal is disabled or has fewer
+// roles than it had.
+func (h *Host) HasKey(ctx context.Context, bearer, tenant, principal string) (bool, error) {
+	k, _, err := h.keyOf(ctx, bearer)
+	if CodeOf(err) == CodeUnauthenticated {
+		return false, nil
+	}
+	return err == nil && k.Tenant == tenant && k.Principal == principal, err
+}
+
+// keyOf finds the live key that the text is.
+func (h *Host) keyOf(ctx context.Context, bearer string) (k store.APIKey, at reading, err error) {
+	rest, ok := strings.CutPrefix(bearer, keyPrefix)
+	if !ok {
+		return k, at, errBadCredential
+	}
+	hexID, secret, ok := strings.Cut(rest, "_")
+	if !ok || len(hexID) != 32 || len(bearer) > 256 {
+		return k, at, errBadCredential
+	}
+	u, err := uuid.Parse(hexID)
+	if err != nil {
+		return k, at, errBadCredential
+	}
+	raw, err := tokenEncoding.DecodeString(secret)
+	if err != nil || strings.ContainsAny(secret, "\r\n") {
+		return k, at, errBadCredential
+	}
+	at.key = apiKeyKey("key_" + u.String())
+	err = h.store.View(ctx, func(rd store.Reader) (err error) { at.version, err = getAt(rd, at.key, &k); return err })
+	if errors.Is(err, store.ErrNotFound) {
+		return k, at, errBadCredential
+	}
+	if err != nil {
+		return k, at, err
+	}
 	sum := sha256.Sum256(raw)
 	if subtle.ConstantTimeCompare(sum[:], k.Hash) != 1 || !k.RevokedAt.IsZero() {
-		return Actor{}, refusal
+		return k, at, errBadCredential
 	}
-	return Actor{Tenant: k.Tenant, ID: k.Principal, Kind: k.Kind, Roles: k.Roles, KeyID: k.ID}, nil
+	return k, at, nil
 }
 
 // CreateKey makes an API key; the answer is the only time its secret is shown. A repeat with the same Idempotency-Key is
@@ -75,16 +94,22 @@ func (h *Host) CreateKey(ctx context.Context, a Actor, idem Idempotency, body La
 	if err := checkKey(req); err != nil {
 		return Key{}, err
 	}
-	// A key for a name that has keys is that principal's: an owner's is made by an owner.
-	roles, err := h.heldRoles(ctx, a.Tenant, req)
-	if err != nil {
-		return Key{}, err
-	}
-	res := policy.Resource{Kind: "key", Tenant: a.Tenant, Roles: union(req.Roles, roles), KindOfKey: req.Kind}
-	if err := h.allow(ctx, a, "key.create", res); err != nil {
-		return Key{}, h.refused(ctx, a, "key.create", "tenant", a.Tenant, err)
-	}
 	for {
+		if a, err = h.Fresh(ctx, a); err != nil {
+			return Key{}, err
+		}
+		p, err := h.principalNow(ctx, a.Tenant, req.Principal)
+		if err != nil {
+			return Key{}, err
+		}
+		// A key of a principal is that principal's: an owner's is made by an owner.
+		res := policy.Resource{Kind: "key", Tenant: a.Tenant, Roles: req.Roles, KindOfKey: req.Kind}
+		if p.exists() {
+			res.Roles = union(req.Roles, p.Roles)
+		}
+		if err := h.allow(ctx, a, "key.create", res); err != nil {
+			return Key{}, h.refused(ctx, a, "key.create", "tenant", a.Tenant, err)
+		}
 		rec, version, err := h.idempotent(ctx, a, idem)
 		if err != nil {
 			return Key{}, err
@@ -94,21 +119,21 @@ func (h *Host) CreateKey(ctx context.Context, a Actor, idem Idempotency, body La
 			err := h.store.View(ctx, func(rd store.Reader) error { return get(rd, apiKeyKey(rec.Target), &k) })
 			return keyView(k), err
 		}
-		c, k, secret, err := h.newKey(a.Tenant, a.ID, req)
+		if err := p.checkKey(req); err != nil {
+			return Key{}, err
+		}
+		c, k, secret, err := h.newKey(ctx, a, p, req)
 		if err != nil {
 			return Key{}, err
 		}
+		a.require(c)
 		if idem.Key != "" {
 			now := h.now()
 			c.Require(idemKey(a, idem), version)
 			c.Put(idemKey(a, idem), store.Encode(store.Idempotency{Request: idem.Body, Status: 201, Target: k.ID, At: now}))
 			c.Put(dueKey(now.Add(idempotencyTTL), dueIdem, a.Tenant, a.ID, idem.Method, idem.Path, idem.Key), nil)
 		}
-		c.Append(auditLog(a.Tenant), store.Encode(auditRecord{
-			At: k.CreatedAt, Trace: telemetry.TraceID(ctx), ActorKind: a.Kind, Actor: a.ID, Action: "key.create", TargetKind: "key", Target: k.ID, Outcome: outcomeOK,
-			Detail: mustJSON(map[string]any{"principal": k.Principal, "roles": k.Roles, "kind": k.Kind}),
-		}))
-		if _, err := h.write(ctx, c); errors.Is(err, store.ErrConflict) {
+		if _, err := h.writePeople(ctx, c); errors.Is(err, store.ErrConflict) {
 			continue
 		} else if err != nil {
 			return Key{}, err
@@ -119,24 +144,23 @@ func (h *Host) CreateKey(ctx context.Context, a Actor, idem Idempotency, body La
 	}
 }
 
-// heldRoles returns the roles of the live keys that the principal has.
-func (h *Host) heldRoles(ctx context.Context, tenant string, req NewKey) (roles []string, err error) {
-	err = h.store.View(ctx, func(rd store.Reader) error {
-		var kerr error
-		err := rd.Scan(store.Range{Prefix: tenantKeysKey(tenant)}, func(it store.Item) bool {
-			var k store.APIKey
-			if kerr = get(rd, apiKeyKey(it.Key.Last()), &k); kerr != nil {
-				return false
-			}
-			if k.Principal != req.Principal || !k.RevokedAt.IsZero() {
-				return true
-			}
-			roles = union(roles, k.Roles)
-			return true
-		})
-		return errors.Join(err, kerr)
-	})
-	return roles, err
+// checkKey holds a new key to the principal that has the name already: it may be less than that, and never more.
+func (p personRecord) checkKey(req NewKey) error {
+	if !p.exists() {
+		return nil
+	}
+	if p.Disabled {
+		return errf(CodeWrongState, "the principal %s is disabled; enable it first: PUT /v1/principals/%s", req.Principal, req.Principal)
+	}
+	if p.Kind == KindService && req.Kind != KindService {
+		return invalid("/kind", "%s is a service, and a service has no person's key", req.Principal)
+	}
+	for i, role := range req.Roles {
+		if !covers(p.Roles, role) {
+			return invalid(fmt.Sprintf("/roles/%d", i), "%s has the roles %q, which do not cover %s; give the principal that role first: PUT /v1/principals/%s", req.Principal, p.Roles, role, req.Principal)
+		}
+	}
+	return nil
 }
 
 func checkKey(req NewKey) error {
@@ -146,42 +170,52 @@ func checkKey(req NewKey) error {
 	if req.Kind != KindUser && req.Kind != KindService {
 		return invalid("/kind", "say user or service")
 	}
-	if len(req.Roles) == 0 {
-		return invalid("/roles", "give at least one of owner, admin, member")
-	}
-	for i, role := range req.Roles {
-		if !slices.Contains([]string{RoleOwner, RoleAdmin, RoleMember}, role) {
-			return invalid(fmt.Sprintf("/roles/%d", i), "no role %q; the roles are owner, admin, member", clip(role, 64))
-		}
-	}
-	return nil
+	return checkRoles(req.Roles)
 }
 
-// EnsureKey makes a key without an actor: the operator of a stopped host, or --dev at its first start.
+// EnsureKey makes a key without an actor: the operator of a stopped host, or --dev at its first start. The principal becomes what
+// the key says, at least: this is also the way back for an owner who was locked out.
 func (h *Host) EnsureKey(ctx context.Context, tenant string, req NewKey) (Key, error) {
 	if err := checkKey(req); err != nil {
 		return Key{}, err
 	}
-	if !principalName.MatchString(tenant) {
-		return Key{}, invalid("/tenant", "a tenant's name has 1 to 128 letters, digits and . _ @ + -, and begins with a letter or digit")
-	}
-	c, k, secret, err := h.newKey(tenant, "", req)
-	if err != nil {
+	if err := checkTenantName(tenant, "/tenant"); err != nil {
 		return Key{}, err
 	}
-	c.Append(auditLog(tenant), store.Encode(auditRecord{
-		At: k.CreatedAt, Trace: telemetry.TraceID(ctx), ActorKind: KindSystem, Action: "key.create", TargetKind: "key", Target: k.ID, Outcome: outcomeOK,
-		Detail: mustJSON(map[string]any{"principal": k.Principal, "roles": k.Roles, "kind": k.Kind}),
-	}))
-	if _, err := h.write(ctx, c); err != nil {
-		return Key{}, err
+	for {
+		p, err := h.principalNow(ctx, tenant, req.Principal)
+		if err != nil {
+			return Key{}, err
+		}
+		if p.exists() {
+			p.Disabled = false
+			if req.Kind == KindUser {
+				p.Kind = KindUser
+			}
+			for _, role := range req.Roles {
+				if !covers(p.Roles, role) {
+					p.Roles = union(p.Roles, []string{role})
+				}
+			}
+		}
+		c, k, secret, err := h.newKey(ctx, Actor{Tenant: tenant, Kind: KindSystem}, p, req)
+		if err != nil {
+			return Key{}, err
+		}
+		if _, err := h.writePeople(ctx, c); errors.Is(err, store.ErrConflict) {
+			continue
+		} else if err != nil {
+			return Key{}, err
+		}
+		v := keyView(k)
+		v.Key = secret
+		return v, nil
 	}
-	v := keyView(k)
-	v.Key = secret
-	return v, nil
 }
 
-func (h *Host) newKey(tenant, by string, req NewKey) (*store.Change, store.APIKey, string, error) {
+// newKey makes a key of the principal, and the principal if there is none of the name. The principal is written in any case, so
+// that of making a key and removing its principal one comes first.
+func (h *Host) newKey(ctx context.Context, by Actor, p personRecord, req NewKey) (*store.Change, store.APIKey, string, error) {
 	secret := make([]byte, 32)
 	h.randMu.Lock()
 	_, err := io.ReadFull(h.rand, secret)
@@ -190,15 +224,26 @@ func (h *Host) newKey(tenant, by string, req NewKey) (*store.Change, store.APIKe
 		return nil, store.APIKey{}, "", err
 	}
 	sum := sha256.Sum256(secret)
+	tenant := by.Tenant
 	k := store.APIKey{
 		ID: h.id("key"), Tenant: tenant, Principal: req.Principal, Kind: req.Kind, Roles: req.Roles,
-		Hash: sum[:], CreatedAt: h.now(), CreatedBy: by,
+		Hash: sum[:], CreatedAt: h.now(), CreatedBy: by.ID,
 	}
 	c := &store.Change{}
 	c.Require(apiKeyKey(k.ID), 0)
 	c.Put(apiKeyKey(k.ID), store.Encode(k))
 	c.Put(tenantKeysKey(tenant).With(k.ID), nil)
-	c.Put(store.K("tenant", tenant), nil)
+	c.Put(tenantsKey().With(tenant), nil)
+	if !p.exists() {
+		p.Principal = store.Principal{
+			Kind: req.Kind, Roles: req.Roles, CreatedAt: k.CreatedAt, CreatedBy: by.ID, UpdatedAt: k.CreatedAt, UpdatedBy: by.ID,
+		}
+	}
+	c.Require(principalKey(tenant, req.Principal), p.version)
+	c.Put(principalKey(tenant, req.Principal), store.Encode(p.Principal))
+	c.Append(auditLog(tenant), store.Encode(by.did(ctx, k.CreatedAt, "key.create", "key", k.ID, map[string]any{
+		"principal": k.Principal, "roles": k.Roles, "kind": k.Kind,
+	})))
 	plain := strings.ReplaceAll(strings.TrimPrefix(k.ID, "key_"), "-", "")
 	return c, k, keyPrefix + plain + "_" + base64.RawURLEncoding.EncodeToString(secret), nil
 }
@@ -244,7 +289,11 @@ func (h *Host) RevokeKey(ctx context.Context, a Actor, id string) error {
 	if err != nil {
 		return err
 	}
-	res := policy.Resource{Kind: "key", Tenant: a.Tenant, ID: id, Roles: k.Roles, KindOfKey: k.Kind}
+	p, err := h.principalNow(ctx, k.Tenant, k.Principal)
+	if err != nil {
+		return err
+	}
+	res := policy.Resource{Kind: "key", Tenant: a.Tenant, ID: id, Roles: meet(k.Roles, p.Roles), KindOfKey: k.Kind}
 	if err := h.allow(ctx, a, "key.revoke", res); err != nil {
 		return h.refused(ctx, a, "key.revoke", "key", id, err)
 	}
@@ -289,55 +338,5 @@ func (h *Host) revoke(ctx context.Context, tenant, id string, by Actor) error {
 		}
 		h.revoked.close(id)
 		return nil
-	}
-}
-
-// revocations tells long connections that their key is gone.
-type revocations struct {
-	mu sync.Mutex
-	m  map[string]*revocation
-}
-
-type revocation struct {
-	ch    chan struct{}
-	users int
-}
-
-// Revoked returns a channel that is closed when the key is revoked. Call release when it is no longer watched.
-func (h *Host) Revoked(keyID string) (revoked <-chan struct{}, release func()) {
-	r := &h.revoked
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.m == nil {
-		r.m = map[string]*revocation{}
-	}
-	v := r.m[keyID]
-	if v == nil {
-		v = &revocation{ch: make(chan struct{})}
-		r.m[keyID] = v
-	}
-	v.users++
-	// Revoked between its authentication and now: the key's record is read after the channel is in place.
-	var k store.APIKey
-	err := h.store.View(context.Background(), func(rd store.Reader) error { return get(rd, apiKeyKey(keyID), &k) })
-	if err == nil && !k.RevokedAt.IsZero() {
-		close(v.ch)
-		delete(r.m, keyID)
-	}
-	return v.ch, sync.OnceFunc(func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if v.users--; v.users == 0 && r.m[keyID] == v {
-			delete(r.m, keyID)
-		}
-	})
-}
-
-func (r *revocations) close(keyID string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if v := r.m[keyID]; v != nil {
-		close(v.ch)
-		delete(r.m, keyID)
 	}
 }

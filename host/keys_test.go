@@ -61,6 +61,15 @@ func TestInvariant7_ANameIsNotTakenOver(t *testing.T) {
 	if err := h.RevokeKey(t.Context(), hosttest.Owner, boss.ID); err != nil {
 		t.Fatal(err)
 	}
+	_, err = key(hosttest.Admin, "boss", "member", "user") // the principal is still there, and an owner
+	refusal(t, err, host.CodeForbidden)
+	if _, err := key(hosttest.Owner, "heir", "owner", "user"); err != nil {
+		t.Fatal(err)
+	}
+	refusal(t, h.RemovePrincipal(t.Context(), hosttest.Admin, "boss"), host.CodeForbidden)
+	if err := h.RemovePrincipal(t.Context(), hosttest.Owner, "boss"); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := key(hosttest.Admin, "boss", "member", "user"); err != nil { // the name is free again
 		t.Error(err)
 	}

@@ -26,6 +26,8 @@ import (
 //	t/TENANT/kv/PLUGIN/KEY
 //	t/TENANT/idem/PRINCIPAL/METHOD/PATH/KEY
 //	t/TENANT/key/ID                           index of API keys
+//	t/TENANT/principal/ID                     principals
+//	t/TENANT/settings                         what is set for the tenant
 //	key/ID                                    API keys, host-wide: a credential names its tenant
 //	tenant/NAME                               tenants seen, for sweeps
 //	live/TENANT/RUN                           index: runs with something to drive
@@ -41,6 +43,12 @@ func pausesKey(tenant string) store.Key     { return store.K("t", tenant, "pause
 func approvalsKey(tenant string) store.Key  { return store.K("t", tenant, "apr") }
 func pendKey(tenant string) store.Key       { return store.K("t", tenant, "pend") }
 func tenantKeysKey(tenant string) store.Key { return store.K("t", tenant, "key") }
+func principalsKey(tenant string) store.Key { return store.K("t", tenant, "principal") }
+func principalKey(tenant, id string) store.Key {
+	return store.K("t", tenant, "principal", id)
+}
+func settingsKey(tenant string) store.Key { return store.K("t", tenant, "settings") }
+func tenantsKey() store.Key               { return store.K("tenant") }
 func ownKey(tenant, principal string) store.Key {
 	return store.K("t", tenant, "own", principal)
 }

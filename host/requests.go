@@ -20,7 +20,7 @@ type NewRun struct {
 	Agent       string          `json:"agent"`
 	Input       json.RawMessage `json:"input"`
 	ToolContext json.RawMessage `json:"tool_context"`
-	// User is the subject. Acting for somebody else is not offered yet: it must be the caller or absent.
+	// User is the subject: the caller, or another user if the caller is a service that may act for others.
 	User         string          `json:"user"`
 	SessionID    string          `json:"session_id"`
 	Calls        []ProposedCall  `json:"calls"`
@@ -71,6 +71,27 @@ type NewKey struct {
 	Principal string   `json:"principal"`
 	Roles     []string `json:"roles"`
 	Kind      string   `json:"kind"`
+}
+
+// PrincipalDoc is all that a principal is. Without a kind it stays what it is, or becomes a user.
+type PrincipalDoc struct {
+	Kind     string   `json:"kind"`
+	Roles    []string `json:"roles"`
+	ActAs    bool     `json:"act_as"`
+	Disabled bool     `json:"disabled"`
+}
+
+// NewTenant makes a tenant. Owner is the name of its first owner, for whom a key is made; without one the tenant has nobody yet.
+type NewTenant struct {
+	Name        string `json:"name"`
+	SecondParty bool   `json:"second_party"`
+	Owner       string `json:"owner"`
+}
+
+// TenantChange changes a tenant's settings; what is nil stays.
+type TenantChange struct {
+	SecondParty *bool `json:"second_party"`
+	Disabled    *bool `json:"disabled"`
 }
 
 // Evaluation asks policy about a call without running anything.

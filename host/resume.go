@@ -95,6 +95,10 @@ func (h *Host) pauseRun(ctx context.Context, tenant, pauseID string) (*run, erro
 func (h *Host) answerPause(ctx context.Context, a Actor, find func() (*run, error), idem Idempotency, body Lazy[Answer], byToken bool) (Run, error) {
 	parse := sync.OnceValues(body)
 	for {
+		a, err := h.Fresh(ctx, a) // who may decide is asked by the rights of this moment, and the commit requires that they still hold
+		if err != nil {
+			return Run{}, err
+		}
 		r, err := find()
 		if err != nil {
 			return Run{}, err
@@ -145,6 +149,7 @@ func (h *Host) answerPause(ctx context.Context, a Actor, find func() (*run, erro
 		if !errors.Is(err, store.ErrConflict) {
 			return v, err
 		}
+		h.people.forget()
 		// Somebody else was first: look again, and say what they did.
 	}
 }
@@ -453,6 +458,7 @@ func (h *Host) commitAnswer(ctx context.Context, a Actor, r *run, plan []planned
 		r.State = r.awaits()
 	}
 	h.remember(&s.change, a, idem, version, 200, r.ID)
+	a.require(&s.change)
 	if err := h.commit(ctx, s); err != nil {
 		return Run{}, err
 	}

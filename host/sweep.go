@@ -193,7 +193,7 @@ const blobGrace = time.Hour
 func (h *Host) Clean(ctx context.Context) error {
 	var tenants []string
 	err := h.store.View(ctx, func(rd store.Reader) error {
-		return rd.Scan(store.Range{Prefix: store.K("tenant")}, func(it store.Item) bool {
+		return rd.Scan(store.Range{Prefix: tenantsKey()}, func(it store.Item) bool {
 			tenants = append(tenants, it.Key.Last())
 			return true
 		})

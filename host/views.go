@@ -157,6 +157,35 @@ type Key struct {
 	Key string `json:"key,omitempty"`
 }
 
+// Principal is a person or a service of a tenant.
+type Principal struct {
+	ID    string   `json:"id"`
+	Kind  string   `json:"kind"`
+	Roles []string `json:"roles"`
+	// ActAs lets a service make runs for other users.
+	ActAs bool `json:"act_as"`
+	// Disabled means that none of its credentials count.
+	Disabled  bool   `json:"disabled"`
+	CreatedAt Time   `json:"created_at"`
+	CreatedBy string `json:"created_by,omitempty"`
+	UpdatedAt Time   `json:"updated_at"`
+	UpdatedBy string `json:"updated_by,omitempty"`
+}
+
+// Tenant is a tenant with what is set for it.
+type Tenant struct {
+	Name string `json:"name"`
+	// SecondParty means that nobody decides what they asked for themselves.
+	SecondParty bool `json:"second_party"`
+	// Disabled means that no credential of the tenant counts.
+	Disabled  bool   `json:"disabled"`
+	CreatedAt *Time  `json:"created_at,omitempty"`
+	UpdatedAt *Time  `json:"updated_at,omitempty"`
+	UpdatedBy string `json:"updated_by,omitempty"`
+	// Key is the first owner's key, where one was asked for; it is shown once.
+	Key *Key `json:"key,omitempty"`
+}
+
 // AuditRow is one row of a tenant's audit log. It holds no arguments and no secret.
 type AuditRow struct {
 	Seq        uint64         `json:"seq"`

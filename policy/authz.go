@@ -27,8 +27,10 @@ type Resource struct {
 	Tool      string   `json:"tool"`
 	Reason    string   `json:"reason"`      // of an approval
 	Origin    string   `json:"origin"`      // of an approval: "gate" or "tool"
-	Roles     []string `json:"roles"`       // of a key to be made
-	KindOfKey string   `json:"kind_of_key"` // of a key to be made: "user" or "service"
+	Roles     []string `json:"roles"`       // of a key or a principal, those that it has and those that it is to have
+	KindOfKey string   `json:"kind_of_key"` // of a key or a principal: "user" or "service"
+	// SecondParty tells, of an approval, that its tenant forbids to decide one's own.
+	SecondParty bool `json:"second_party"`
 }
 
 // Verdict is the answer. The zero value refuses.
@@ -74,12 +76,14 @@ func (e *Engine) ask(ctx context.Context, in *AuthzInput) Verdict {
 }
 
 func (in *AuthzInput) document() ast.Value {
-	principal := members(4).
+	principal := members(6).
 		text("tenant", in.Principal.Tenant).
 		text("id", in.Principal.ID).
 		text("kind", in.Principal.Kind).
-		texts("roles", in.Principal.Roles)
-	resource := members(11).
+		texts("roles", in.Principal.Roles).
+		truth("act_as", in.Principal.ActAs).
+		truth("operator", in.Principal.Operator)
+	resource := members(12).
 		text("kind", in.Resource.Kind).
 		text("tenant", in.Resource.Tenant).
 		text("id", in.Resource.ID).
@@ -90,7 +94,8 @@ func (in *AuthzInput) document() ast.Value {
 		text("reason", in.Resource.Reason).
 		text("origin", in.Resource.Origin).
 		texts("roles", in.Resource.Roles).
-		text("kind_of_key", in.Resource.KindOfKey)
+		text("kind_of_key", in.Resource.KindOfKey).
+		truth("second_party", in.Resource.SecondParty)
 	return members(3).text("act", in.Act).set("principal", principal.term()).set("resource", resource.term()).term().Value
 }
 

@@ -27,8 +27,12 @@ func TestInvariant7And10_AuthzMatrix(t *testing.T) {
 		"token.rotate":    {"OAMNoamn", "OA"},
 		"agent.save":      managers, "agent.delete": managers, "audit.read": managers, "key.list": managers, "key.revoke": managers,
 		"policy.evaluate": managers, "metrics.read": managers,
-		"key.create": {"OA", "OA"},
-		"no.such":    {"", ""}, "": {"", ""}, "RUN.READ": {"", ""}, "approval.decide ": {"", ""},
+		"key.create": {"OA", "OA"}, "principal.save": {"OA", "OA"},
+		"principal.list": managers, "principal.read": managers, "principal.remove": managers,
+		"run.act_as":  {"oamn", "oamn"}, // of principals that may
+		"tenant.read": everybody, "tenant.change": {"O", "O"},
+		"tenants.list": {"Oo", "Oo"}, "tenants.create": {"O", "O"}, "tenants.change": {"O", "O"}, // of the operators' tenant
+		"no.such": {"", ""}, "": {"", ""}, "RUN.READ": {"", ""}, "approval.decide ": {"", ""},
 	}
 	roles := map[rune][]string{'O': {"owner"}, 'A': {"admin"}, 'M': {"member"}, 'N': nil}
 	for act, want := range matrix {
@@ -42,7 +46,7 @@ func TestInvariant7And10_AuthzMatrix(t *testing.T) {
 						}
 						in := &AuthzInput{
 							Act:       act,
-							Principal: Principal{Tenant: "t", ID: "me", Kind: kind, Roles: roles},
+							Principal: Principal{Tenant: "t", ID: "me", Kind: kind, Roles: roles, ActAs: true, Operator: true},
 							Resource: Resource{
 								Tenant: tenant, CreatedBy: "you", Subject: "you", Reason: "approval_required", Origin: "gate",
 								Roles: []string{"member"}, KindOfKey: "user",
@@ -87,7 +91,7 @@ func missingGrants(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	var acts []string
-	for _, m := range regexp.MustCompile(`(?m)^\t"([a-z]+\.[a-z]+)": "`).FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\t"([a-z]+\.[a-z_]+)": "`).FindAllStringSubmatch(string(text), -1) {
 		acts = append(acts, m[1])
 	}
 	return acts

@@ -30,10 +30,14 @@ type Input struct {
 
 // Principal is who asks. Kind is "user", "service" or "system".
 type Principal struct {
-	Tenant string   `json:"tenant,omitempty"` // in an authz question only
-	ID     string   `json:"id"`
-	Kind   string   `json:"kind"`
-	Roles  []string `json:"roles"`
+	ID    string   `json:"id"`
+	Kind  string   `json:"kind"`
+	Roles []string `json:"roles"`
+
+	// In an authz question only.
+	Tenant   string `json:"tenant,omitempty"`
+	ActAs    bool   `json:"act_as,omitempty"`   // a service that may make runs for other users
+	Operator bool   `json:"operator,omitempty"` // of the tenant whose owners look after the host's tenants
 }
 
 // Agent names the configuration that the run pinned, and says how free it is.
@@ -129,7 +133,7 @@ func init() {
 		"session_id", "frame", "depth", "subagent", "turn", "time", "call", "batch", "untrusted", "tool_context", "history", "calls", "approved",
 		"rejected", "tool", "plugin", "digest", "effects", "tool_call_id", "index", "arguments", "size", "interrupts", "act",
 		"resource", "reason", "origin", "kind_of_key", "effect", "title", "message", "ttl", "rules", "allowed_decisions", "reasons",
-		"code", "allow", "user", "service", "owner", "admin", "member", "read", "write")
+		"code", "allow", "act_as", "operator", "second_party", "user", "service", "owner", "admin", "member", "read", "write")
 }
 
 // object builds an object. Every name is given once.
@@ -146,6 +150,7 @@ func (o *object) set(name string, v *ast.Term) *object {
 }
 func (o *object) text(name, v string) *object           { return o.set(name, ast.InternedTerm(v)) }
 func (o *object) number(name string, v int) *object     { return o.set(name, ast.InternedTerm(v)) }
+func (o *object) truth(name string, v bool) *object     { return o.set(name, ast.InternedTerm(v)) }
 func (o *object) texts(name string, v []string) *object { return o.set(name, textArray(v)) }
 func (o *object) term() *ast.Term                       { return ast.ObjectTerm(*o...) }
 

@@ -14,6 +14,7 @@ type question struct {
 	kind, roles                                string
 	approval                                   [2]string // reason, origin
 	keyRoles, kindOfKey                        string
+	secondParty, actAs, operator               bool
 }
 
 func (in *AuthzInput) question() question {
@@ -24,8 +25,12 @@ func (in *AuthzInput) question() question {
 	}
 	switch in.Act {
 	case "approval.decide", "token.rotate":
-		q.approval = [2]string{r.Reason, r.Origin}
-	case "key.create", "key.revoke":
+		q.approval, q.secondParty = [2]string{r.Reason, r.Origin}, r.SecondParty
+	case "run.act_as":
+		q.actAs = p.ActAs
+	case "tenants.list", "tenants.create", "tenants.change":
+		q.operator = p.Operator
+	case "key.create", "key.revoke", "principal.save", "principal.remove":
 		q.keyRoles, q.kindOfKey = joined(r.Roles), r.KindOfKey
 	}
 	return q

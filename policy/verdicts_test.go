@@ -25,14 +25,17 @@ func TestVerdictsAreTheRulesOwn(t *testing.T) {
 	allowed := 0
 	for range rounds {
 		in := &AuthzInput{
-			Act: pick("run.create", "run.read", "run.drive", "run.cancel", "approval.decide", "token.rotate", "agent.save", "key.create", "key.revoke", "queue.read", "made.up", ""),
+			Act: pick("run.create", "run.read", "run.drive", "run.cancel", "approval.decide", "token.rotate", "agent.save", "key.create", "key.revoke", "principal.save", "principal.remove",
+				"run.act_as", "tenant.read", "tenant.change", "tenants.list", "tenants.change", "queue.read", "made.up", ""),
 			Principal: Principal{
 				Tenant: pick("a", "b", ""), ID: pick("x", "y", ""), Kind: pick("user", "service", "system", ""), Roles: roles(),
+				ActAs: rnd.IntN(2) == 0, Operator: rnd.IntN(2) == 0,
 			},
 			Resource: Resource{
 				Kind: pick("run", "approval"), Tenant: pick("a", "b", ""), ID: pick("1", "2"), CreatedBy: pick("x", "y", ""), Subject: pick("x", "y", ""),
 				Agent: pick("p", "q"), Tool: pick("s", "t"), Reason: pick("await_input", "approval_required", ""), Origin: pick("gate", "tool", ""),
 				Roles: roles(), KindOfKey: pick("user", "service", "system", ""),
+				SecondParty: rnd.IntN(2) == 0,
 			},
 		}
 		want, got := e.ask(t.Context(), in), e.Authz(t.Context(), in)

@@ -76,6 +76,11 @@ func records() map[string]any {
 			ID: "k", Tenant: "demo", Principal: "admin", Kind: "user", Roles: []string{"admin"}, Hash: []byte{1, 2, 3}, CreatedAt: moment, CreatedBy: "owner",
 			RevokedAt: moment, RevokedBy: "owner",
 		},
+		"principal": &Principal{
+			Kind: "service", Roles: []string{"member"}, ActAs: true, Disabled: true, Removed: true, CreatedAt: moment, CreatedBy: "owner",
+			UpdatedAt: moment.Add(time.Second), UpdatedBy: "admin",
+		},
+		"tenant":      &Tenant{SecondParty: true, Disabled: true, CreatedAt: moment, UpdatedAt: moment.Add(time.Second), UpdatedBy: "owner"},
 		"kv":          &KV{Value: []byte{0, 255, 'a'}, Version: 7},
 		"kv_deleted":  &KV{Version: 8, Deleted: true},
 		"idempotency": &Idempotency{Request: "sha256:6", Status: 201, RunID: "run_1", Target: "t", At: moment},

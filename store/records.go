@@ -316,6 +316,28 @@ type APIKey struct {
 	RevokedBy string    `json:"rb,omitempty"`
 }
 
+// Principal is a person or a service of a tenant. A removed one leaves a tombstone: its keys must not come back to life with the name.
+type Principal struct {
+	Kind      string    `json:"ki"`
+	Roles     []string  `json:"ro"`
+	ActAs     bool      `json:"aa,omitempty"` // a service that may make runs for other users
+	Disabled  bool      `json:"di,omitempty"`
+	Removed   bool      `json:"x,omitempty"`
+	CreatedAt time.Time `json:"ca"`
+	CreatedBy string    `json:"cb,omitempty"`
+	UpdatedAt time.Time `json:"ua"`
+	UpdatedBy string    `json:"ub,omitempty"`
+}
+
+// Tenant is what was set for a tenant; a tenant without this record has the zero value.
+type Tenant struct {
+	SecondParty bool      `json:"sp,omitempty"` // nobody decides what they asked for themselves
+	Disabled    bool      `json:"di,omitempty"`
+	CreatedAt   time.Time `json:"ca,omitzero"`
+	UpdatedAt   time.Time `json:"ua,omitzero"`
+	UpdatedBy   string    `json:"ub,omitempty"`
+}
+
 // KV is one value of a plugin's key-value space. A deleted key leaves a tombstone, so that its version never repeats.
 type KV struct {
 	Value   []byte `json:"v,omitempty"`

@@ -47,6 +47,7 @@ type config struct {
 	reserve    size
 	reserveLow size
 	memory     size
+	operators  string
 	logLevel   string
 	cpuProfile string
 	withStdin  bool
@@ -58,7 +59,7 @@ type config struct {
 // hostSettings are the flags that a configuration file and the environment may also set.
 var hostSettings = []string{
 	"data", "listen", "rules", "plugins", "allow-origin", "metrics-open", "workers", "approval-ttl", "approval-sweep-interval", "retention",
-	"store-reserve", "store-reserve-low", "memory-limit", "log-level",
+	"store-reserve", "store-reserve-low", "memory-limit", "operator-tenant", "log-level",
 }
 
 const defaultReserveLow = 64 << 20
@@ -85,6 +86,7 @@ func (c *config) hostFlags(f *pflag.FlagSet) {
 	c.memory = 640 << 20 // what badgerstore measured for a million paused runs
 	f.Var(&c.memory, "memory-limit", "`BYTES` of memory that the garbage collector tries to stay below (GOMEMLIMIT wins)")
 	f.Var(&c.reserveLow, "store-reserve-low", "free `BYTES` below which decisions are refused too")
+	f.StringVar(&c.operators, "operator-tenant", "", "the `TENANT` whose owners make, list and disable tenants over the wire (none: nobody does)")
 	f.StringVar(&c.cpuProfile, "cpu-profile", "", "write a CPU profile of the whole run to this file")
 	f.BoolVar(&c.withStdin, "end-with-stdin", false, "end when standard input does, as it does with the process that holds its other end")
 	_ = f.MarkHidden("end-with-stdin") // for the demo: whatever becomes of that, no host stays behind

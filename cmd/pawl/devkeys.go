@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/pawlhost/pawl/host"
@@ -47,12 +46,13 @@ func devKeys(ctx context.Context, h *host.Host, file string) error {
 	}
 	changed := false
 	for _, p := range devPeople {
-		who, err := h.Authenticate(ctx, keys[p.name])
-		if err == nil && who.Tenant == p.tenant && who.ID == p.name && slices.Equal(who.Roles, []string{p.role}) {
-			continue
-		}
-		if err != nil && host.CodeOf(err) != host.CodeUnauthenticated {
+		// Whoever was demoted or disabled meanwhile stays so: the key is there, and that is all that is asked.
+		kept, err := h.HasKey(ctx, keys[p.name], p.tenant, p.name)
+		if err != nil {
 			return err
+		}
+		if kept {
+			continue
 		}
 		k, err := h.EnsureKey(ctx, p.tenant, host.NewKey{Principal: p.name, Roles: []string{p.role}, Kind: host.KindUser})
 		if err != nil {

@@ -278,7 +278,7 @@ func (a *app) build(ctx context.Context, log *slog.Logger, add func(*plugins.Set
 	b.host, err = host.New(ctx, host.Config{
 		Store: s, Policy: engine, Plugins: b.plugins, Planners: planner.All(), HostKeys: keys,
 		Workers: a.workers, ApprovalTTL: a.ttl, SweepInterval: a.sweep, Retention: a.retention,
-		Reserve: uint64(a.reserve), ReserveLow: uint64(a.reserveLow), Grace: grace, Log: log,
+		Reserve: uint64(a.reserve), ReserveLow: uint64(a.reserveLow), OperatorTenant: a.operators, Grace: grace, Log: log,
 	})
 	return b, err
 }

@@ -35,6 +35,7 @@ var statuses = map[host.Code]struct {
 	host.CodeTokenUsed:       {http.StatusConflict, "Token used"},
 	host.CodeWrongTurn:       {http.StatusConflict, "Wrong turn"},
 	host.CodeWrongState:      {http.StatusConflict, "Wrong state"},
+	host.CodeLastOwner:       {http.StatusConflict, "Last owner"},
 	host.CodeTokenExpired:    {http.StatusGone, "Token expired"},
 	host.CodeApprovalExpired: {http.StatusGone, "Approval expired"},
 	host.CodeCursorExpired:   {http.StatusGone, "Cursor expired"},

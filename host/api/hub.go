@@ -91,7 +91,7 @@ func (h *hub) watch(c *socket, keyID string) {
 			delete(h.keys, keyID)
 		}
 		for c := range k.sockets {
-			c.close(closeRevoked, "the key was revoked", true)
+			c.close(closeRevoked, revokedReason, true)
 		}
 	})
 }

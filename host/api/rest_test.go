@@ -272,6 +272,15 @@ func TestInvariant10_EveryRouteByEverybody(t *testing.T) {
 		{"GET", "/v1/keys", "", managers(200, 200)},
 		{"POST", "/v1/keys", `{"principal":"new","roles":["member"],"kind":"user"}`, managers(201, 403)},
 		{"DELETE", "/v1/keys/{id}", "", []int{401, 204, 204, 403, 403, 204, 404, 404}},
+		{"GET", "/v1/principals", "", managers(200, 200)},
+		{"GET", "/v1/principals/{id}", "", []int{401, 200, 200, 403, 403, 200, 404, 403}},
+		{"PUT", "/v1/principals/{id}", `{"roles":["member"]}`, []int{401, 200, 200, 403, 403, 403, 201, 403}}, // the other tenant makes its own
+		{"DELETE", "/v1/principals/{id}", "", []int{401, 204, 204, 403, 403, 204, 404, 403}},
+		{"GET", "/v1/tenant", "", all(200)},
+		{"PATCH", "/v1/tenant", `{"second_party":false}`, []int{401, 200, 403, 403, 403, 403, 403, 403}},
+		{"GET", "/v1/tenants", "", []int{401, 403, 403, 403, 403, 403, 403, 403}}, // there is no operators' tenant
+		{"POST", "/v1/tenants", `{"name":"new"}`, []int{401, 403, 403, 403, 403, 403, 403, 403}},
+		{"PATCH", "/v1/tenants/{tenant}", `{"disabled":true}`, []int{401, 403, 403, 403, 403, 403, 403, 403}},
 		{"POST", "/v1/policy/evaluate", `{"agent":"ops","call":{"tool":"echo","arguments":{}}}`, []int{401, 200, 200, 403, 403, 200, 404, 403}},
 		{"POST", "/v1/ws/ticket", "", all(201)},
 		{"GET", "/v1/ws", "", all(426)},
@@ -280,7 +289,7 @@ func TestInvariant10_EveryRouteByEverybody(t *testing.T) {
 		{"GET", "/metrics", "", managers(200, 200)},
 		{"GET", "/openapi.json", "", []int{200, 200, 200, 200, 200, 200, 200, 200}},
 	} {
-		tested[strings.ToLower(tt.method)+" "+tt.path] = true
+		tested[strings.ToLower(tt.method)+" "+strings.ReplaceAll(tt.path, "{tenant}", "{name}")] = true
 		for i, actor := range who {
 			seq++
 			agent, key := fmt.Sprintf("a%d", seq), ""
@@ -299,6 +308,11 @@ func TestInvariant10_EveryRouteByEverybody(t *testing.T) {
 					r.Agent(agent, `{"planner":{"kind":"external"},"tools":["echo"]}`)
 				}
 				path = strings.ReplaceAll(path, "{name}", agent)
+			}
+			path = strings.ReplaceAll(path, "{tenant}", "other")
+			if strings.Contains(path, "principals/{id}") {
+				r.ok("owner", "PUT", fmt.Sprintf("/v1/principals/p%d", seq), `{"roles":["member"]}`)
+				path = strings.ReplaceAll(path, "{id}", fmt.Sprintf("p%d", seq))
 			}
 			if strings.Contains(path, "{id}") {
 				key = r.ok("owner", "POST", "/v1/keys", `{"principal":"x","roles":["member"],"kind":"user"}`).str("id")

@@ -30,6 +30,9 @@ const (
 	closeSlow            = 4408
 )
 
+// revokedReason goes with closeRevoked.
+const revokedReason = "the key was revoked, or its principal disabled"
+
 const (
 	maxMessage = 64 << 10
 	// maxQueue bounds the bytes that wait for one client. Events wait for room below half of it, so that the rest is
@@ -383,7 +386,7 @@ func (c *socket) failIn(ctx context.Context, id json.RawMessage, err error) {
 func (c *socket) begin() {
 	c.s.sockets.watch(c, c.actor.KeyID)
 	if !c.current(c.ctx) {
-		c.close(closeRevoked, "the key was revoked", true)
+		c.close(closeRevoked, revokedReason, true)
 		return
 	}
 	c.json(struct {

@@ -16,6 +16,7 @@ import (
 // subscription is a pump of events into a socket.
 type subscription struct {
 	c      *socket
+	actor  host.Actor
 	id     json.RawMessage
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -27,12 +28,12 @@ type subscription struct {
 	paused string // the pause that was sent last
 }
 
-func (c *socket) subscribe(id json.RawMessage, data []byte) error {
+func (c *socket) subscribe(id json.RawMessage, a host.Actor, data []byte) error {
 	var f subscribeFrame
 	if err := unmarshal(data, &f); err != nil {
 		return err
 	}
-	s := &subscription{c: c, id: id, run: f.Run, done: make(chan struct{})}
+	s := &subscription{c: c, actor: a, id: id, run: f.Run, done: make(chan struct{})}
 	switch {
 	case f.Run != "" && f.Queue:
 		return invalid("/queue", "subscribe to a run or to the queue, not both")
@@ -160,7 +161,7 @@ func (s *subscription) begin(ctx context.Context) (*host.Stream, error) {
 		return nil, ctx.Err()
 	}
 	if s.run == "" {
-		pending, next, stream, err := s.c.s.host.WatchQueue(ctx, s.c.actor, s.from)
+		pending, next, stream, err := s.c.s.host.WatchQueue(ctx, s.actor, s.from)
 		if err != nil {
 			return nil, err
 		}
@@ -171,7 +172,7 @@ func (s *subscription) begin(ctx context.Context) (*host.Stream, error) {
 			Approvals []host.Approval `json:"approvals"`
 		}{"snapshot", s.id, next, listOf(pending)}))
 	}
-	run, seq, stream, err := s.c.s.host.WatchRun(ctx, s.c.actor, s.run, s.after)
+	run, seq, stream, err := s.c.s.host.WatchRun(ctx, s.actor, s.run, s.after)
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +235,11 @@ func (s *subscription) pause(ctx context.Context, id string) error {
 	if s.paused == id {
 		return nil
 	}
-	p, err := s.c.s.host.OpenPause(ctx, s.c.actor, s.run)
+	a, err := s.c.s.host.Fresh(ctx, s.actor) // the token is for who may have it now
+	if err != nil {
+		return err
+	}
+	p, err := s.c.s.host.OpenPause(ctx, a, s.run)
 	if err != nil || p == nil || p.ID != id {
 		return err
 	}

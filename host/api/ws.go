@@ -303,12 +303,20 @@ func (c *socket) c2s(typ string, id json.RawMessage, data []byte) error {
 	if err := c.s.limit(nil, c.actor); err != nil {
 		return err
 	}
+	a, err := c.s.host.Fresh(c.ctx, c.actor) // a socket lives long, and roles change
+	if host.CodeOf(err) == host.CodeUnauthenticated {
+		c.close(closeRevoked, revokedReason, true) // as the hub is about to do
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	if id == nil && (typ == "subscribe" || typ == "unsubscribe" || typ == "decide" || typ == "resume") {
 		return missing("/id")
 	}
 	switch typ {
 	case "subscribe":
-		return c.subscribe(id, data)
+		return c.subscribe(id, a, data)
 	case "unsubscribe":
 		if err := unmarshal(data, &idFrame{}); err != nil {
 			return err
@@ -322,7 +330,7 @@ func (c *socket) c2s(typ string, id json.RawMessage, data []byte) error {
 		if typ == "resume" {
 			answer = c.resume
 		}
-		err := answer(ctx, id, data)
+		err := answer(ctx, id, a, data)
 		done(err)
 		if err != nil {
 			c.failIn(ctx, id, err)
@@ -350,7 +358,7 @@ func (c *socket) ack(id json.RawMessage, run *host.Run) {
 }
 
 // decide and resume are the same verbs as over HTTP, without an Idempotency-Key: who lost an answer looks at the run.
-func (c *socket) decide(ctx context.Context, id json.RawMessage, data []byte) error {
+func (c *socket) decide(ctx context.Context, id json.RawMessage, a host.Actor, data []byte) error {
 	var head struct {
 		Run json.RawMessage `json:"run"`
 	}
@@ -364,7 +372,7 @@ func (c *socket) decide(ctx context.Context, id json.RawMessage, data []byte) er
 	if err := json.Unmarshal(head.Run, &name); err != nil || name == "" {
 		return invalid("/run", "wrong type: a run's id is needed here")
 	}
-	run, err := c.s.host.Decide(ctx, c.actor, name, host.Idempotency{}, func() (host.Answer, error) {
+	run, err := c.s.host.Decide(ctx, a, name, host.Idempotency{}, func() (host.Answer, error) {
 		var f decideFrame
 		if err := unmarshal(data, &f); err != nil {
 			return host.Answer{}, err
@@ -378,12 +386,12 @@ func (c *socket) decide(ctx context.Context, id json.RawMessage, data []byte) er
 	return nil
 }
 
-func (c *socket) resume(ctx context.Context, id json.RawMessage, data []byte) error {
+func (c *socket) resume(ctx context.Context, id json.RawMessage, a host.Actor, data []byte) error {
 	token, err := resumeToken(data)
 	if err != nil {
 		return err
 	}
-	run, err := c.s.host.Resume(ctx, c.actor, token, host.Idempotency{}, func() (host.Answer, error) {
+	run, err := c.s.host.Resume(ctx, a, token, host.Idempotency{}, func() (host.Answer, error) {
 		var f resumeFrame
 		if err := unmarshal(data, &f); err != nil {
 			return host.Answer{}, err

@@ -38,8 +38,18 @@ missing_grant := {
 	"key.list": "role_required",
 	"key.create": "role_required",
 	"key.revoke": "role_required",
+	"principal.list": "role_required",
+	"principal.read": "role_required",
+	"principal.save": "role_required",
+	"principal.remove": "role_required",
 	"policy.evaluate": "role_required",
 	"metrics.read": "role_required",
+	"run.act_as": "act_as_required",
+	"tenant.read": "not_authenticated",
+	"tenant.change": "owner_required",
+	"tenants.list": "operator_required",
+	"tenants.create": "operator_required",
+	"tenants.change": "operator_required",
 }
 
 default granted := false
@@ -66,6 +76,24 @@ granted if {
 	decider
 }
 
+# A run for another user is made by a service whose principal says so, and by nobody else.
+granted if {
+	input.act == "run.act_as"
+	input.principal.kind == "service"
+	input.principal.act_as == true
+}
+
+granted if {
+	missing_grant[input.act] == "owner_required"
+	owner
+}
+
+granted if {
+	missing_grant[input.act] == "operator_required"
+	owner
+	input.principal.operator == true
+}
+
 # The owner and the admins decide; a member answers only what a tool asked them and nobody else. A tool's question with
 # another reason, and any stop of the gate, is not for the requester: the stop exists so that a second party looks.
 decider if {
@@ -75,10 +103,19 @@ decider if {
 
 decider if {
 	person
+	own_question
+}
+
+own_question if {
 	input.resource.reason == "await_input"
 	input.resource.origin == "tool"
 	input.resource.subject == input.principal.id
 }
+
+# Unless the question says that one party is enough, two are needed.
+second_party if not one_party
+
+one_party if input.resource.second_party == false
 
 manager if {
 	some role in input.principal.roles
@@ -108,32 +145,41 @@ refusals contains "service_never_decides" if {
 	not person
 }
 
+# Where a tenant wants two parties, nobody decides what they asked for themselves or what is done for them, not as the owner either.
+# What a tool asks its own user is no stop of this kind.
+refusals contains "second_party_required" if {
+	input.act == "approval.decide"
+	own_run
+	second_party
+	not own_question
+}
+
 # A key is a principal that can be used later: a service that makes keys could make a person's key and decide with it.
 refusals contains "service_never_grants" if {
-	input.act == "key.create"
+	input.act in {"key.create", "principal.save", "tenant.change", "tenants.create", "tenants.change"}
 	not person
 }
 
 refusals contains "owner_grants_owner" if {
-	input.act == "key.create"
+	input.act in {"key.create", "principal.save"}
 	"owner" in input.resource.roles
 	not owner
 }
 
 # Nor is an owner locked out by anybody else.
 refusals contains "owner_revokes_owner" if {
-	input.act == "key.revoke"
+	input.act in {"key.revoke", "principal.remove"}
 	"owner" in input.resource.roles
 	not owner
 }
 
 refusals contains "unknown_role" if {
-	input.act == "key.create"
+	input.act in {"key.create", "principal.save"}
 	not known_roles
 }
 
 refusals contains "unknown_kind" if {
-	input.act == "key.create"
+	input.act in {"key.create", "principal.save"}
 	not known_kind
 }
 

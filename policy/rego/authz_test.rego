@@ -58,3 +58,70 @@ test_an_owners_key_is_revoked_by_an_owner_only if {
 	other := authz.decision with input as {"act": "key.revoke", "principal": principal("a", "user", ["admin"]), "resource": object.union(key, {"roles": ["admin"]})}
 	other.allow
 }
+
+test_nobody_decides_their_own_where_two_parties_are_wanted if {
+	mine := {"tenant": "t", "created_by": "me", "subject": "you", "reason": "approval_required", "origin": "gate", "second_party": true}
+	every who in ["me", "you"] {
+		every role in ["owner", "admin"] {
+			d := authz.decision with input as {"act": "approval.decide", "principal": principal(who, "user", [role]), "resource": mine}
+			d == {"allow": false, "reasons": ["second_party_required"]}
+		}
+	}
+	third := authz.decision with input as {"act": "approval.decide", "principal": principal("she", "user", ["admin"]), "resource": mine}
+	third.allow
+	off := authz.decision with input as {"act": "approval.decide", "principal": principal("me", "user", ["admin"]), "resource": object.union(mine, {"second_party": false})}
+	off.allow
+	every doubt in [null, 0, "false", []] {
+		d := authz.decision with input as {"act": "approval.decide", "principal": principal("me", "user", ["admin"]), "resource": object.union(mine, {"second_party": doubt})}
+		not d.allow
+	}
+	question := object.union(mine, {"subject": "me", "reason": "await_input", "origin": "tool"})
+	every role in ["owner", "member"] {
+		d := authz.decision with input as {"act": "approval.decide", "principal": principal("me", "user", [role]), "resource": question}
+		d.allow
+	}
+	creator := authz.decision with input as {"act": "approval.decide", "principal": principal("me", "user", ["admin"]), "resource": object.union(question, {"subject": "you"})}
+	creator == {"allow": false, "reasons": ["second_party_required"]}
+}
+
+test_only_a_service_that_may_acts_for_others if {
+	ask := {"act": "run.act_as", "resource": {"tenant": "t", "created_by": "bot", "subject": "you"}}
+	yes := authz.decision with input as object.union(ask, {"principal": object.union(principal("bot", "service", ["member"]), {"act_as": true})})
+	yes.allow
+	every no in [["user", true], ["service", false], ["service", "true"], ["service", 1]] {
+		d := authz.decision with input as object.union(ask, {"principal": object.union(principal("bot", no[0], ["owner"]), {"act_as": no[1]})})
+		d == {"allow": false, "reasons": ["act_as_required"]}
+	}
+}
+
+test_principals_are_granted_as_keys_are if {
+	owner := {"tenant": "t", "roles": ["owner"], "kind_of_key": "user"}
+	every act in ["key.create", "principal.save"] {
+		no := authz.decision with input as {"act": act, "principal": principal("a", "user", ["admin"]), "resource": owner}
+		no == {"allow": false, "reasons": ["owner_grants_owner"]}
+		bot := authz.decision with input as {"act": act, "principal": principal("b", "service", ["owner"]), "resource": owner}
+		bot == {"allow": false, "reasons": ["service_never_grants"]}
+		yes := authz.decision with input as {"act": act, "principal": principal("o", "user", ["owner"]), "resource": owner}
+		yes.allow
+	}
+	no := authz.decision with input as {"act": "principal.remove", "principal": principal("a", "user", ["admin"]), "resource": owner}
+	no == {"allow": false, "reasons": ["owner_revokes_owner"]}
+}
+
+test_tenants_are_the_operators if {
+	host := {"tenant": "t", "kind": "host"}
+	every act in ["tenants.list", "tenants.create", "tenants.change"] {
+		yes := authz.decision with input as {"act": act, "principal": object.union(principal("o", "user", ["owner"]), {"operator": true}), "resource": host}
+		yes.allow
+		every who in [principal("o", "user", ["owner"]), object.union(principal("a", "user", ["admin"]), {"operator": true}), object.union(principal("o", "user", ["owner"]), {"operator": false})] {
+			d := authz.decision with input as {"act": act, "principal": who, "resource": host}
+			d == {"allow": false, "reasons": ["operator_required"]}
+		}
+	}
+	own := authz.decision with input as {"act": "tenant.change", "principal": principal("o", "user", ["owner"]), "resource": host}
+	own.allow
+	every who in [principal("a", "user", ["admin"]), principal("m", "user", ["member"]), principal("b", "service", ["owner"])] {
+		d := authz.decision with input as {"act": "tenant.change", "principal": who, "resource": host}
+		not d.allow
+	}
+}
