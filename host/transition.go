@@ -439,7 +439,7 @@ func (s *step) expire() {
 		})
 	}
 	s.close(store.PauseExpired)
-	s.abandon("the approval expired before anybody decided; the call did not run")
+	s.abandon("the approval expired before anybody decided")
 	s.end(store.RunFailed, nil, &store.Failure{Code: "approval_expired", Message: "approval expired"})
 }
 
@@ -454,7 +454,7 @@ func (s *step) cancel(by Actor) {
 		}
 		s.close(store.PauseCancelled)
 	}
-	s.abandon("the run was cancelled before this call ran")
+	s.abandon("the run was cancelled")
 	for c := range r.calls() {
 		if c.State == store.CallStarted {
 			r.Unsettled++
@@ -479,7 +479,7 @@ func (s *step) supersede(by Actor) {
 		s.event("approval.superseded", map[string]any{"approval_id": a.ID, "call_id": a.CallID}, hydrate{})
 	}
 	s.close(store.PauseSuperseded)
-	s.abandon("a new message took the place of the pause before anybody decided; this call did not run")
+	s.abandon("a new message took the place of the pause before anybody decided")
 	r.frames = r.frames[:1]
 	s.audit(auditRecord{
 		ActorKind: by.Kind, Actor: by.ID, Action: "pause.supersede", TargetKind: "pause", Target: r.pause.ID, Outcome: outcomeOK,
@@ -493,8 +493,11 @@ func (s *step) supersede(by Actor) {
 func (s *step) abandon(why string) {
 	for _, f := range slices.Backward(s.r.frames) {
 		for _, c := range f.calls {
-			if c.State == store.CallPlanned || c.State == store.CallAwaiting || c.State == store.CallStarted && c.Task {
-				s.fail(c, codeCancelled, why)
+			switch {
+			case c.State == store.CallPlanned, c.State == store.CallAwaiting:
+				s.fail(c, codeCancelled, why+"; this call did not run")
+			case c.State == store.CallStarted && c.Task:
+				s.fail(c, codeCancelled, why+"; this subagent did not finish")
 			}
 		}
 	}

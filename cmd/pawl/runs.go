@@ -150,6 +150,13 @@ func (a *app) showRun(v host.Run, full bool) {
 	}
 	for _, c := range v.Calls {
 		fmt.Fprintf(a.stdout, "\ncall %d.%d %s %s  %s\n", c.Turn, c.Index, visible(c.ToolCallID), visible(c.Tool), visible(string(c.State)))
+		if c.ParentCallID != "" {
+			for _, task := range v.Calls {
+				if task.ID == c.ParentCallID {
+					line("inside", "the subagent of "+visible(task.ToolCallID))
+				}
+			}
+		}
 		line("arguments", showJSON(c.Arguments, limit(full)))
 		if len(c.EditedArguments) > 0 {
 			line("edited", showJSON(c.EditedArguments, limit(full)))

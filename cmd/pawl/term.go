@@ -142,7 +142,11 @@ func visibleLines(s string) string {
 func showApproval(w io.Writer, p host.Approval, full bool) {
 	line := func(name, value string) { fmt.Fprintf(w, "  %-10s %s\n", name, value) }
 	fmt.Fprintf(w, "approval %s  %s\n", visible(p.ID), visible(string(p.State)))
-	line("run", fmt.Sprintf("%s  (agent %s, call %s)", visible(p.RunID), visible(p.Agent), visible(p.ToolCallID)))
+	agent := visible(p.Agent)
+	if p.Subagent != "" {
+		agent += ", subagent " + visible(p.Subagent)
+	}
+	line("run", fmt.Sprintf("%s  (agent %s, call %s)", visible(p.RunID), agent, visible(p.ToolCallID)))
 	who := visible(p.CreatedBy)
 	if p.Subject != "" && p.Subject != p.CreatedBy {
 		who += ", for " + visible(p.Subject)
@@ -346,6 +350,9 @@ func ended(result json.RawMessage, f *store.Failure) string {
 // message is a message of a run's trajectory on one line, at most max characters of each part.
 func message(m host.Message, max int) string {
 	text := visible(m.Role)
+	if m.Frame > 0 {
+		text = fmt.Sprintf("[%d] %s", m.Frame, text)
+	}
 	if m.ToolCallID != "" {
 		text += " " + visible(m.ToolCallID)
 	}
