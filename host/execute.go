@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/pawlhost/pawl/host/ijson"
-	"github.com/pawlhost/pawl/host/telemetry"
 	"github.com/pawlhost/pawl/plugins"
 	"github.com/pawlhost/pawl/store"
 )
@@ -526,7 +525,8 @@ func (h *Host) overBudget(r *run) bool {
 
 // commit seals the step and makes it durable. Afterwards the run in memory has the version of the store.
 func (h *Host) commit(ctx context.Context, s *step) error {
-	s.trace = telemetry.TraceID(ctx)
+	h.beginStretch(ctx, s)
+	s.trace = s.traceID(ctx)
 	h.tally.begin.RLock()
 	receipt, err := h.write(ctx, s.seal())
 	if err == nil {
@@ -538,6 +538,7 @@ func (h *Host) commit(ctx context.Context, s *step) error {
 	}
 	s.r.Version = receipt.Version
 	h.observeStep(s)
+	h.traceStep(ctx, s)
 	return nil
 }
 

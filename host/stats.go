@@ -53,7 +53,11 @@ func (h *Host) observeStep(s *step) {
 	h.stats.commits.Add(1)
 	r := s.r
 	tell := func(msg string, args ...any) {
-		h.log.Info(msg, append([]any{"tenant", r.Tenant, "run_id", r.ID}, args...)...)
+		args = append([]any{"tenant", r.Tenant, "run_id", r.ID}, args...)
+		if s.trace != "" {
+			args = append(args, "trace_id", s.trace)
+		}
+		h.log.Info(msg, args...)
 	}
 	if s.new {
 		h.stats.created.Add(1)

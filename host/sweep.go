@@ -8,6 +8,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/pawlhost/pawl/host/telemetry"
 	"github.com/pawlhost/pawl/store"
 )
 
@@ -106,6 +107,8 @@ func (h *Host) expirePause(ctx context.Context, k store.Key, tenant, id, pauseID
 		if !r.State.Paused() || r.PauseID != pauseID || r.pause.State != store.PauseOpen {
 			return h.done(ctx, k) // an entry that came back
 		}
+		began := h.clock()
+		ctx := telemetry.With(ctx, h.telemetry.Begin(telemetry.SpanContext{}, "expire_approvals"))
 		s := h.step(r)
 		s.expire()
 		if err := h.commit(ctx, s); errors.Is(err, store.ErrConflict) {
@@ -113,6 +116,7 @@ func (h *Host) expirePause(ctx context.Context, k store.Key, tenant, id, pauseID
 		} else if err != nil {
 			return err
 		}
+		h.traceExpiry(ctx, s, began)
 		return nil
 	}
 }

@@ -29,6 +29,8 @@ type step struct {
 	finished bool
 	// What happened, for those who watch once the step is committed: approvals that were opened and closed.
 	opened, settled []*store.Approval
+	left            []left // frames that ended
+	begun           bool   // the run was set going: a new stretch of it, see trace.go
 	// rows are the audit rows; the request's trace, which commit knows, is put into them when the step is sealed.
 	rows  []auditRecord
 	trace string
@@ -167,7 +169,14 @@ func (s *step) open(parent *frame, c *store.Call, name string) *frame {
 
 // leave ends a frame; the call that opened it gets its end in the same step.
 func (s *step) leave(f *frame) {
+	s.left = append(s.left, left{f, f.call()})
 	s.r.frames = slices.DeleteFunc(s.r.frames, func(g *frame) bool { return g == f })
+}
+
+// left is a frame that ended, with the call that had opened it.
+type left struct {
+	frame *frame
+	call  *store.Call
 }
 
 // begin starts a new turn of a frame with a gated batch.

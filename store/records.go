@@ -107,6 +107,20 @@ type Run struct {
 	Rejects []Reject `json:"rj,omitempty"`
 	// Unsettled counts calls that a cancel left running: their own result, or an honest error, is still to come.
 	Unsettled int `json:"un,omitempty"`
+	// Trace is there while the host exports spans.
+	Trace *Trace `json:"tr,omitempty"`
+}
+
+// Trace names the span of a run's stretch: the time from its beginning, or from the answer to a stop, to the next stop or the end.
+// The span itself is written when the stretch is over; what comes after a stop links to it. A new stretch has a new Trace.
+type Trace struct {
+	Span    []byte    `json:"s"`           // trace id, span id, flags
+	Request []byte    `json:"r,omitempty"` // the span of the request that set the run going
+	Began   time.Time `json:"b"`
+	// After a pause: the span of the stretch before it, the pause, and how long it lasted.
+	From   []byte `json:"f,omitempty"`
+	Pause  string `json:"p,omitempty"`
+	Waited int64  `json:"w,omitempty"` // milliseconds
 }
 
 // History counts what policy may look at.
