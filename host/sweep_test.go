@@ -1,11 +1,8 @@
 package host_test
 
 import (
-	"context"
 	"errors"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -60,77 +57,6 @@ func TestSweep_ExpiresWhatNobodyAnswered(t *testing.T) {
 		}
 	}
 	t.Error("no audit row for the expiry")
-}
-
-// A decision at the instant of the sweep: one outcome, one end, one event.
-func TestInvariant9_DecisionRacesTheSweeper(t *testing.T) {
-	t.Parallel()
-	h := hosttest.New(t, hosttest.Options{})
-	h.Agent("quick", `{"planner":{"kind":"script","turns":[{"calls":[{"tool":"transfer","arguments":{"amount":1}}]},{"final":1}]},
-		"tools":["transfer"],"interrupt_on":{"transfer":true},"approval_ttl":"1s"}`)
-	rounds := 600
-	if testing.Short() {
-		rounds = 100
-	}
-	outcomes := map[store.RunState]int{}
-	for i := range rounds {
-		r := h.Create(hosttest.Member, "quick")
-		// A third of the rounds the sweeper is done before the decision is judged, a third it comes after it, and a third both
-		// are on their way at once.
-		var wg sync.WaitGroup
-		under := make(chan struct{})
-		sweep := func() {
-			h.Clock.Advance(time.Second)
-			if err := h.Sweep(context.Background()); err != nil {
-				t.Error(err)
-			}
-		}
-		var derr error
-		wg.Go(func() {
-			_, derr = h.Decide(context.Background(), hosttest.Admin, r.ID, host.Idempotency{}, func() (host.Answer, error) {
-				switch i % 3 {
-				case 0:
-					sweep()
-				case 1:
-					close(under)
-					for range (i * 7) % 256 {
-						runtime.Gosched()
-					}
-				}
-				return host.Answer{Decisions: []host.Decision{{ApprovalID: r.Pause.Approvals[0].ID, Kind: "approve"}}}, nil
-			})
-			if i%3 == 2 {
-				sweep()
-			}
-		})
-		if i%3 == 1 {
-			wg.Go(func() {
-				<-under
-				for range i % 32 {
-					runtime.Gosched() // now earlier, now later
-				}
-				sweep()
-			})
-		}
-		wg.Wait()
-		v := h.Settled(r.ID)
-		outcomes[v.State]++
-		counts := map[string]int{}
-		for _, e := range h.Events(r.ID) {
-			counts[e["type"].(string)]++
-		}
-		decided := derr == nil
-		if decided != (v.State == store.RunSucceeded) || counts["run.finished"] != 1 || counts["approval.decided"]+counts["approval.expired"] != 1 {
-			t.Fatalf("round %d: decision error %v, run %s, events %v", i, derr, v.State, counts)
-		}
-		if n := h.Ran.Count("transfer"); n != outcomes[store.RunSucceeded] {
-			t.Fatalf("round %d: the tool ran %d times for %d approvals", i, n, outcomes[store.RunSucceeded])
-		}
-	}
-	t.Log(outcomes)
-	if outcomes[store.RunSucceeded] == 0 || outcomes[store.RunFailed] == 0 {
-		t.Errorf("the race was none: %v", outcomes)
-	}
 }
 
 func TestSweep_ForgetsAnEndedRunAfterItsRetention(t *testing.T) {
