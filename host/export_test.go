@@ -1,6 +1,11 @@
 package host
 
-import "context"
+import (
+	"context"
+	"slices"
+
+	"github.com/pawlhost/pawl/store"
+)
 
 // The steps of resumption, so that tests can build the wrong orders.
 const (
@@ -8,6 +13,10 @@ const (
 	Repair          = "repair"
 	Tighten         = "tighten the pending batch"
 	AskPlannerFirst = "ask the planner"
+
+	AskInnermostFirst = "ask the innermost planner"
+	ApplyInOneBranch  = "apply the decisions of one branch"
+	RestartSubagents  = "begin the subagents again"
 )
 
 // SetResumeOrder replaces the order of resumption. Call it before the host runs.
@@ -16,6 +25,24 @@ func (h *Host) SetResumeOrder(names ...string) {
 		ApplyDecisions: applyDecisions, Repair: repair, Tighten: tightenPending,
 		AskPlannerFirst: func(ctx context.Context, h *Host, s *step, _ bool) error {
 			return h.turn(ctx, s, s.r.root())
+		},
+		AskInnermostFirst: func(ctx context.Context, h *Host, s *step, _ bool) error {
+			return h.turn(ctx, s, s.r.frames[len(s.r.frames)-1])
+		},
+		ApplyInOneBranch: func(ctx context.Context, h *Host, s *step, gated bool) error {
+			all := s.r.approvals
+			defer func() { s.r.approvals = all }()
+			s.r.approvals = slices.DeleteFunc(slices.Clone(all), func(a *store.Approval) bool { return a.Frame != all[0].Frame })
+			return applyDecisions(ctx, h, s, gated)
+		},
+		RestartSubagents: func(_ context.Context, _ *Host, s *step, _ bool) error {
+			for _, f := range slices.Backward(s.r.frames[1:]) {
+				c := f.call()
+				s.leave(f)
+				c.State = store.CallPlanned
+				s.touch(c)
+			}
+			return nil
 		},
 	}
 	h.order = nil
