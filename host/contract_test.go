@@ -251,3 +251,33 @@ func TestConstraintsConflict_OfARuleIsOverriddenByAnOperator(t *testing.T) {
 		t.Errorf("state %s, results %s", r.State, resultsOf(r))
 	}
 }
+
+// A chat backend starts a run for its user; the tool's question is the user's to answer, and not the backend's.
+func TestToolStop_AQuestionIsForTheUserOfTheRunAndNotForTheServiceThatMadeIt(t *testing.T) {
+	t.Parallel()
+	h := gated(t)
+	k := ensure(t, h, "demo", "chat", "service", "admin")
+	put(t, h, hosttest.Owner, "chat", host.PrincipalDoc{Kind: "service", Roles: []string{"admin"}, ActAs: true})
+	chat := login(t, h, k)
+	made, err := h.CreateRun(t.Context(), chat, host.Idempotency{}, hosttest.Body(host.NewRun{
+		Agent: "tools", User: "member", Calls: []host.ProposedCall{{Tool: "do_await_input", Arguments: raw(`{}`)}},
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := mine(t, h, h.Settled(made.ID))
+	if r.CreatedBy != "chat" || r.Subject != "member" || r.State != store.RunAwaitingInput || r.Pause.Approvals[0].Subject != "member" {
+		t.Fatalf("%+v", r)
+	}
+	answer := host.Answer{UserInput: raw(`"blue"`)}
+	_, err = resume(h, chat, r.Pause.ResumeToken, answer)
+	refusal(t, err, host.CodeForbidden)
+	_, err = h.DecideAll(hosttest.Member2, r, "respond")
+	refusal(t, err, host.CodeNotFound)
+	if _, err := resume(h, hosttest.Member, r.Pause.ResumeToken, answer); err != nil {
+		t.Fatal(err)
+	}
+	if got := resultOf(h.Settled(r.ID).Calls[0]); got != `{"reason":"await_input","decision":"respond","user_input":"blue"}` {
+		t.Error(got)
+	}
+}

@@ -83,6 +83,12 @@ func TestAskUser_ByEveryWire(t *testing.T) {
 		if string(ap.Schema) == "" || strings.Join(ap.Allowed, " ") != "reject respond" || ap.Title != "Paint" || ap.Message != "Which colour?" {
 			t.Errorf("%s: the approval shows %+v", wire.name, ap)
 		}
+		w := r.ws("member")
+		w.text(sub("s", run.ID))
+		told, err := json.Marshal(w.want("pause")["pause"])
+		if err != nil || !strings.Contains(string(told), `"enum":["red","blue"]`) || !strings.Contains(string(told), run.Pause.ResumeToken) {
+			t.Errorf("%s: a socket is told %s, %v", wire.name, told, err)
+		}
 		for _, value := range []any{"green", nil, false} {
 			if p := wire.answer(run, value); p["code"] != "invalid" || p["pointer"] != wire.at {
 				t.Errorf("%s, %v: %v", wire.name, value, p)
