@@ -438,10 +438,10 @@ func (h *Host) SaveAgent(ctx context.Context, a Actor, name string, body Lazy[js
 		c.Put(agentVersionKey(a.Tenant, name, next.Version), store.Encode(doc))
 		row := auditRecord{At: now, Trace: telemetry.TraceID(ctx), ActorKind: a.Kind, Actor: a.ID, Action: "agent.save", TargetKind: "agent", Target: name, Outcome: outcomeOK}
 		row.Detail = mustJSON(map[string]any{"version": next.Version})
-		c.Append(auditLog(a.Tenant), store.Encode(row))
+		addRow(&c, a.Tenant, row)
 		for _, gone := range v.interrupts.Removed() {
 			row.Action, row.Detail = "agent.default_removed", mustJSON(map[string]any{"version": next.Version, "stop": gone})
-			c.Append(auditLog(a.Tenant), store.Encode(row))
+			addRow(&c, a.Tenant, row)
 			h.log.Warn("an agent removes a default stop", "tenant", a.Tenant, "agent", name, "version", next.Version, "stop", gone, "by", a.ID)
 		}
 		if _, err := h.write(ctx, &c); errors.Is(err, store.ErrConflict) {
@@ -499,10 +499,10 @@ func (h *Host) DeleteAgent(ctx context.Context, a Actor, name string) error {
 		var c store.Change
 		c.Require(agentsKey(a.Tenant).With(name), version)
 		c.Put(agentsKey(a.Tenant).With(name), store.Encode(next))
-		c.Append(auditLog(a.Tenant), store.Encode(auditRecord{
+		addRow(&c, a.Tenant, auditRecord{
 			At: next.UpdatedAt, Trace: telemetry.TraceID(ctx), ActorKind: a.Kind, Actor: a.ID, Action: "agent.delete", TargetKind: "agent", Target: name, Outcome: outcomeOK,
 			Detail: mustJSON(map[string]any{"version": head.Version}),
-		}))
+		})
 		if _, err := h.write(ctx, &c); !errors.Is(err, store.ErrConflict) {
 			return err
 		}

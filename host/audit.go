@@ -1,18 +1,44 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"strconv"
+	"fmt"
 	"time"
 
+	"github.com/pawlhost/pawl/host/ijson"
 	"github.com/pawlhost/pawl/host/telemetry"
-	"github.com/pawlhost/pawl/policy"
 	"github.com/pawlhost/pawl/store"
 )
 
-// auditRecord is a stored audit row. It holds no arguments and no secret.
+// AuditRow is one row of a tenant's audit log, as lists and exports show it. It holds no arguments and no secret. Rows that were
+// written before the log was chained have no hashes.
+type AuditRow struct {
+	Tenant   string `json:"tenant"`
+	Seq      uint64 `json:"seq"`
+	PrevHash string `json:"prev_hash,omitempty"`
+	Hash     string `json:"hash,omitempty"`
+	AuditAct
+}
+
+// AuditAct is what a row says: who did, or tried, what. Its canonical JSON (RFC 8785) is what is stored, and what the row's hash covers.
+type AuditAct struct {
+	Time       Time           `json:"time"`
+	ActorKind  string         `json:"actor_kind"`
+	ActorID    *string        `json:"actor_id"`
+	Action     string         `json:"action"`
+	TargetKind string         `json:"target_kind"`
+	TargetID   string         `json:"target_id"`
+	Outcome    string         `json:"outcome"`
+	Reason     string         `json:"reason,omitempty"`
+	TraceID    string         `json:"trace_id,omitempty"`
+	Detail     map[string]any `json:"detail"`
+}
+
+// auditRecord is an audit row in the making, and the form in which rows were stored before they were chained. It holds no arguments
+// and no secret.
 type auditRecord struct {
 	At         time.Time       `json:"t"`
 	ActorKind  string          `json:"k"`
@@ -32,198 +58,132 @@ const (
 	outcomeError  = "error"
 )
 
-func (r auditRecord) row(seq uint64) AuditRow {
-	row := AuditRow{
-		Seq: seq, Time: Time(r.At), ActorKind: r.ActorKind, Action: r.Action, TargetKind: r.TargetKind, TargetID: r.Target,
+func (r auditRecord) act() AuditAct {
+	act := AuditAct{
+		Time: Time(r.At), ActorKind: r.ActorKind, Action: r.Action, TargetKind: r.TargetKind, TargetID: r.Target,
 		Outcome: r.Outcome, Reason: r.Reason, TraceID: r.Trace, Detail: map[string]any{},
 	}
 	if r.Actor != "" {
-		row.ActorID = &r.Actor
+		act.ActorID = &r.Actor
 	}
 	if r.Detail != nil {
-		_ = json.Unmarshal(r.Detail, &row.Detail) // written by mustJSON: an object
+		_ = json.Unmarshal(r.Detail, &act.Detail) // written by mustJSON: an object
+	}
+	return act
+}
+
+// encode is the stored form of a row. A text of a caller that I-JSON forbids is mended: the row must be written.
+func (r auditRecord) encode() []byte {
+	raw := mustJSON(r.act())
+	b, err := ijson.Parse(raw)
+	if err != nil {
+		b, err = ijson.Parse(bytes.Map(mended, raw))
+	}
+	if err != nil {
+		panic(fmt.Sprintf("host: an audit row of %s: %v", r.Action, err))
+	}
+	return b
+}
+
+// mended replaces the noncharacters (Unicode 16, section 23.7), which I-JSON (RFC 7493) forbids.
+func mended(r rune) rune {
+	if r >= 0xfdd0 && r <= 0xfdef || r&0xfffe == 0xfffe {
+		return 0xfffd
+	}
+	return r
+}
+
+// addRow adds a row to a change. Every row of the audit is written here, and so in the chain of its tenant.
+func addRow(c *store.Change, tenant string, r auditRecord) {
+	c.Chain(auditLog(tenant), r.encode())
+}
+
+// auditRow is the row of an entry. One that cannot be read says so instead of hiding the rows around it: a check of the chain tells
+// what happened to it.
+func auditRow(tenant string, e store.Entry) AuditRow {
+	row := AuditRow{Tenant: tenant, Seq: e.Seq}
+	if !e.Hash.IsZero() {
+		row.PrevHash, row.Hash = e.Prev.String(), e.Hash.String()
+	}
+	var err error
+	if bytes.HasPrefix(e.Data, []byte("{")) {
+		err = json.Unmarshal(e.Data, &row.AuditAct)
+	} else {
+		var rec auditRecord
+		err = store.Decode(e.Data, &rec)
+		row.AuditAct = rec.act()
+	}
+	if err != nil {
+		row.AuditAct = AuditAct{Action: "unreadable", Outcome: outcomeError, Detail: map[string]any{}}
 	}
 	return row
 }
 
-// refusals remembers which refusals have a row already: of repeated ones the first of a minute is a row, the rest count in
-// a metric, so that a client in a loop cannot fill the log.
-type refusal struct{ tenant, principal, target, code string }
-
-const refusalWindow = time.Minute
-
-// refusalCount counts the rows of one principal in the current minute.
-type refusalCount struct {
-	since time.Time
-	rows  int
+// auditEntries reads the log after a number. Over a hole, which only somebody else can have made, it goes on with what is there.
+func auditEntries(rd store.Reader, tenant string, after uint64, limit int) ([]store.Entry, error) {
+	entries, err := rd.Log(auditLog(tenant), after, limit)
+	if errors.Is(err, store.ErrTrimmed) {
+		err = nil
+	}
+	return entries, err
 }
 
-// refused records a refusal (403 or 409) of an act on a target, and returns err as it is. The row is durable before the
-// refusal is told.
-func (h *Host) refused(ctx context.Context, a Actor, action, targetKind, target string, err error) error {
-	return h.refuse(ctx, a, []auditRecord{{Action: action, TargetKind: targetKind, Target: target}}, err)
+// Note is something that the host itself did and that the reviewers of its tenants should know: a change of the rules, say.
+// Detail is small and holds no argument and no secret.
+type Note struct {
+	Action     string
+	TargetKind string
+	Target     string
+	Failed     bool
+	Reason     string
+	Detail     map[string]any
 }
 
-// refusedDecision is refused for a decision: a row for each approval of the pause.
-func (h *Host) refusedDecision(ctx context.Context, a Actor, r *run, err error) error {
-	if r == nil {
-		return err
-	}
-	if len(r.approvals) == 0 {
-		return h.refused(ctx, a, "approval.decide", "run", r.ID, err)
-	}
-	var rows []auditRecord
-	for _, ap := range r.approvals {
-		rows = append(rows, auditRecord{
-			Action: "approval.decide", TargetKind: "pending_approval", Target: ap.ID,
-			Detail: mustJSON(map[string]any{"tool": ap.Tool, "call_id": ap.CallID, "run_id": r.ID}),
-		})
-	}
-	return h.refuse(ctx, a, rows, err)
-}
+// notesAtOnce is how many tenants' rows are one commit.
+const notesAtOnce = 500
 
-func (h *Host) refuse(ctx context.Context, a Actor, rows []auditRecord, err error) error {
-	code := CodeOf(err)
-	outcome := outcomeError
-	switch code {
-	case CodeForbidden:
-		outcome = outcomeDenied
-	case CodeAlreadyDecided, CodeIncomplete, CodeChanged, CodeTokenUsed, CodeWrongTurn, CodeWrongState, CodeLastOwner, CodeApprovalExpired, CodeTokenExpired:
-	default:
-		return err
+// Note writes a row into the audit of every tenant that there is. It is durable when Note returns; after an error some tenants may
+// have it.
+func (h *Host) Note(ctx context.Context, n Note) error {
+	detail, err := marshal(n.Detail)
+	if err == nil && n.Detail != nil {
+		err = ijson.Check(detail)
 	}
-	h.stats.refused.Add(1)
-	var c store.Change
-	for _, row := range rows {
-		row.Target = clip(row.Target, maxTarget) // it may be a caller's free text
-		if !h.firstRefusal(refusal{a.Tenant, a.ID, row.Action + " " + row.TargetKind + " " + row.Target, string(code)}) {
-			continue
-		}
-		row.At, row.ActorKind, row.Actor, row.Outcome, row.Reason, row.Trace = h.now(), a.Kind, a.ID, outcome, string(code), telemetry.TraceID(ctx)
-		if e, ok := errors.AsType[*Error](err); ok && len(e.Reasons) > 0 {
-			row.Detail = withReasons(row.Detail, e.Reasons)
-		}
-		c.Append(auditLog(a.Tenant), store.Encode(row))
-	}
-	if c.Empty() {
-		return err
-	}
-	if _, cerr := h.write(ctx, &c); cerr != nil {
-		return cerr
-	}
-	return err
-}
-
-// withReasons adds policy's reasons to a row's detail: which rule refused.
-func withReasons(detail json.RawMessage, reasons []string) json.RawMessage {
-	m := map[string]any{}
-	if detail != nil {
-		_ = json.Unmarshal(detail, &m) // written by mustJSON: an object
-	}
-	m["reasons"] = reasons
-	return mustJSON(m)
-}
-
-const (
-	maxTarget = 160
-	// maxRefusals bounds the rows that one principal's refusals make in a minute, whatever it aims at.
-	maxRefusals = 100
-)
-
-func (h *Host) firstRefusal(r refusal) bool {
-	now := h.now()
-	h.refusalMu.Lock()
-	defer h.refusalMu.Unlock()
-	if at, ok := h.refusals[r]; ok && now.Sub(at) < refusalWindow {
-		return false
-	}
-	all := refusal{tenant: r.tenant, principal: r.principal}
-	n := h.refusalCounts[all]
-	if now.Sub(n.since) >= refusalWindow {
-		n = refusalCount{since: now}
-	}
-	if n.rows++; n.rows > maxRefusals {
-		return false
-	}
-	if len(h.refusalCounts) >= 10_000 {
-		clear(h.refusalCounts)
-	}
-	h.refusalCounts[all] = n
-	if len(h.refusals) >= 10_000 {
-		for k, at := range h.refusals {
-			if now.Sub(at) >= refusalWindow {
-				delete(h.refusals, k)
-			}
-		}
-		if len(h.refusals) >= 10_000 {
-			clear(h.refusals) // more rows are better than more memory
-		}
-	}
-	h.refusals[r] = now
-	return true
-}
-
-// auditPage bounds the rows read for one answer: a selective filter returns a short page and a cursor.
-const auditPage = 5000
-
-// Audit returns rows after a cursor, oldest first.
-func (h *Host) Audit(ctx context.Context, a Actor, filter Lazy[AuditFilter]) (rows []AuditRow, next string, err error) {
-	if err := h.allow(ctx, a, "audit.read", policy.Resource{Kind: "audit", Tenant: a.Tenant}); err != nil {
-		return nil, "", h.refused(ctx, a, "audit.read", "audit", "", err)
-	}
-	f, err := filter()
 	if err != nil {
-		return nil, "", err
+		return fmt.Errorf("host: the detail of %s: %w", n.Action, err)
 	}
-	var after uint64
-	if f.After != "" {
-		if after, err = strconv.ParseUint(f.After, 10, 64); err != nil {
-			return nil, "", invalid("/after", "not a cursor of this list; use the next of an earlier answer")
+	rec := auditRecord{
+		At: h.now(), Trace: telemetry.TraceID(ctx), ActorKind: KindSystem, Action: n.Action, TargetKind: n.TargetKind, Target: clip(n.Target, maxTarget),
+		Outcome: outcomeOK, Reason: n.Reason, Detail: detail,
+	}
+	if n.Failed {
+		rec.Outcome = outcomeError
+	}
+	tenants, err := h.tenants(ctx)
+	if err != nil {
+		return err
+	}
+	for len(tenants) > 0 {
+		part := tenants[:min(len(tenants), notesAtOnce)]
+		tenants = tenants[len(part):]
+		var c store.Change
+		for _, t := range part {
+			addRow(&c, t, rec)
+		}
+		if _, err := h.write(ctx, &c); err != nil {
+			return err
 		}
 	}
-	limit := f.Limit
-	if limit <= 0 {
-		limit = 100
-	}
-	rows = []AuditRow{}
-	err = h.store.View(ctx, func(rd store.Reader) error {
-		read := 0
-		for {
-			entries, err := rd.Log(auditLog(a.Tenant), after, 500)
-			if err != nil {
-				return err
-			}
-			for _, e := range entries {
-				after = e.Seq
-				read++
-				var rec auditRecord
-				if err := store.Decode(e.Data, &rec); err != nil {
-					return err
-				}
-				if f.matches(rec) {
-					if len(rows) == limit {
-						next = strconv.FormatUint(e.Seq-1, 10)
-						return nil
-					}
-					rows = append(rows, rec.row(e.Seq))
-				}
-				if read == auditPage {
-					next = strconv.FormatUint(e.Seq, 10)
-					return nil
-				}
-			}
-			if len(entries) < 500 {
-				return nil
-			}
-		}
-	})
-	return rows, next, err
+	return nil
 }
 
-func (f AuditFilter) matches(r auditRecord) bool {
-	return (f.Action == "" || f.Action == r.Action) &&
-		(f.Actor == "" || f.Actor == r.Actor) &&
-		(f.Target == "" || f.Target == r.Target) &&
-		(time.Time(f.From).IsZero() || !r.At.Before(time.Time(f.From))) &&
-		(time.Time(f.To).IsZero() || r.At.Before(time.Time(f.To)))
+// tenants are those that a key was ever made in.
+func (h *Host) tenants(ctx context.Context) (out []string, err error) {
+	err = h.store.View(ctx, func(rd store.Reader) error {
+		return rd.Scan(store.Range{Prefix: tenantsKey()}, func(it store.Item) bool {
+			out = append(out, it.Key.Last())
+			return true
+		})
+	})
+	return out, err
 }

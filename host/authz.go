@@ -41,9 +41,10 @@ func (h *Host) allow(ctx context.Context, a Actor, act string, res policy.Resour
 	return e
 }
 
-// May asks for an act that has no resource of its own.
+// May asks for an act that has no resource of its own. A refusal is in the audit.
 func (h *Host) May(ctx context.Context, a Actor, act string) error {
-	return h.allow(ctx, a, act, policy.Resource{Kind: "tenant", Tenant: a.Tenant})
+	err := h.allow(ctx, a, act, policy.Resource{Kind: "tenant", Tenant: a.Tenant})
+	return h.refused(ctx, a, act, "tenant", a.Tenant, err)
 }
 
 func runResource(r store.Run) policy.Resource {

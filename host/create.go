@@ -137,7 +137,7 @@ func (h *Host) newRun(ctx context.Context, a Actor, agent *agentVersion, planner
 	s := h.step(r)
 	s.create()
 	if r.Subject != "" {
-		s.change.Append(auditLog(a.Tenant), store.Encode(a.did(ctx, now, "run.act_as", "run", id, map[string]any{"subject": r.Subject, "agent": agent.name})))
+		addRow(&s.change, a.Tenant, a.did(ctx, now, "run.act_as", "run", id, map[string]any{"subject": r.Subject, "agent": agent.name}))
 	}
 	if err := h.setPlannerState(ctx, s, req.PlannerState); err != nil {
 		return nil, nil, err

@@ -120,6 +120,7 @@ type Host struct {
 	events    eventCache
 	progress  progressHub
 	revoked   revocations
+	keyUses   *keyUses
 	people    peopleCache
 	operators string // the tenant of the operators, "" if none is
 	stats     counters
@@ -143,7 +144,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 	h := &Host{
 		store: c.Store, policy: c.Policy, plugins: c.Plugins, planners: c.Planners, keys: c.HostKeys, log: c.Log, clock: c.Now, rand: c.Rand,
 		workers: c.Workers, approvalTTL: c.ApprovalTTL, sweepInterval: c.SweepInterval, retention: c.Retention, grace: c.Grace,
-		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(c.Workers), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
+		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(c.Workers), keyUses: newKeyUses(), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
 		operators: c.OperatorTenant,
 	}
 	if err := addTask(h.plugins); err != nil {
@@ -195,6 +196,7 @@ func (h *Host) Run(ctx context.Context) error {
 			h.log.Error("runs and approvals could not be counted; their gauges are missing until the next start", "error", err)
 		}
 	})
+	wg.Go(func() { h.tellKeyUses(ctx) })
 	<-ctx.Done()
 	h.draining.Store(true)
 	timer := time.AfterFunc(h.grace, func() { kill(errStopping) })
@@ -259,6 +261,7 @@ func (h *Host) giveUp(ctx context.Context, at ref) {
 			s.fail(c, codeCancelled, "the host could not go on with this run")
 		}
 	}
+	s.audit(auditRecord{ActorKind: KindSystem, Action: "run.give_up", TargetKind: "run", Target: r.ID, Outcome: outcomeError, Reason: string(CodeInternal)})
 	s.end(store.RunFailed, nil, &store.Failure{Code: string(CodeInternal), Message: "the host could not go on with this run; its log says why"})
 	if err := h.commit(ctx, s); err != nil {
 		h.log.Error("a run could not be ended either", "run_id", at.id, "tenant", at.tenant, "error", err)

@@ -27,13 +27,23 @@ var principalName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
 // Authenticate finds the principal of a bearer credential, with the rights that it has at this moment. Every refusal looks the same.
 func (h *Host) Authenticate(ctx context.Context, bearer string) (Actor, error) {
 	k, at, err := h.keyOf(ctx, bearer)
+	if errors.Is(err, errRevokedKey) {
+		h.keyUses.used(ctx, &k, useRevoked, h.now())
+	}
 	if err != nil {
 		return Actor{}, err
 	}
-	return h.narrow(ctx, Actor{
+	a, err := h.narrow(ctx, Actor{
 		Tenant: k.Tenant, ID: k.Principal, KeyID: k.ID, credential: &credential{key: true, kind: k.Kind, roles: k.Roles},
 		read: []reading{at},
 	})
+	switch CodeOf(err) {
+	case "":
+		h.keyUses.used(ctx, &k, useGood, h.now())
+	case CodeUnauthenticated:
+		h.keyUses.used(ctx, &k, useDisabled, h.now())
+	}
+	return a, err
 }
 
 // HasKey reports whether the text is a key of the principal that was not revoked, also while the principal is disabled or has fewer
@@ -46,7 +56,10 @@ func (h *Host) HasKey(ctx context.Context, bearer, tenant, principal string) (bo
 	return err == nil && k.Tenant == tenant && k.Principal == principal, err
 }
 
-// keyOf finds the live key that the text is.
+// errRevokedKey looks like errBadCredential to everybody but this host.
+var errRevokedKey = errf(errBadCredential.Code, "%s", errBadCredential.Detail)
+
+// keyOf finds the live key that the text is. With errRevokedKey it returns the key that was revoked.
 func (h *Host) keyOf(ctx context.Context, bearer string) (k store.APIKey, at reading, err error) {
 	rest, ok := strings.CutPrefix(bearer, keyPrefix)
 	if !ok {
@@ -73,8 +86,11 @@ func (h *Host) keyOf(ctx context.Context, bearer string) (k store.APIKey, at rea
 		return k, at, err
 	}
 	sum := sha256.Sum256(raw)
-	if subtle.ConstantTimeCompare(sum[:], k.Hash) != 1 || !k.RevokedAt.IsZero() {
+	if subtle.ConstantTimeCompare(sum[:], k.Hash) != 1 {
 		return k, at, errBadCredential
+	}
+	if !k.RevokedAt.IsZero() {
+		return k, at, errRevokedKey
 	}
 	return k, at, nil
 }
@@ -241,9 +257,9 @@ func (h *Host) newKey(ctx context.Context, by Actor, p personRecord, req NewKey)
 	}
 	c.Require(principalKey(tenant, req.Principal), p.version)
 	c.Put(principalKey(tenant, req.Principal), store.Encode(p.Principal))
-	c.Append(auditLog(tenant), store.Encode(by.did(ctx, k.CreatedAt, "key.create", "key", k.ID, map[string]any{
+	addRow(c, tenant, by.did(ctx, k.CreatedAt, "key.create", "key", k.ID, map[string]any{
 		"principal": k.Principal, "roles": k.Roles, "kind": k.Kind,
-	})))
+	}))
 	plain := strings.ReplaceAll(strings.TrimPrefix(k.ID, "key_"), "-", "")
 	return c, k, keyPrefix + plain + "_" + base64.RawURLEncoding.EncodeToString(secret), nil
 }
@@ -327,10 +343,10 @@ func (h *Host) revoke(ctx context.Context, tenant, id string, by Actor) error {
 		var c store.Change
 		c.Require(apiKeyKey(id), version)
 		c.Put(apiKeyKey(id), store.Encode(k))
-		c.Append(auditLog(tenant), store.Encode(auditRecord{
+		addRow(&c, tenant, auditRecord{
 			At: k.RevokedAt, Trace: telemetry.TraceID(ctx), ActorKind: by.Kind, Actor: by.ID, Action: "key.revoke", TargetKind: "key", Target: id, Outcome: outcomeOK,
 			Detail: mustJSON(map[string]any{"principal": k.Principal}),
-		}))
+		})
 		if _, err := h.write(ctx, &c); errors.Is(err, store.ErrConflict) {
 			continue
 		} else if err != nil {

@@ -106,9 +106,9 @@ func (h *Host) SavePrincipal(ctx context.Context, a Actor, id string, body Lazy[
 			return v, false, refused(err)
 		}
 		c.Put(principalKey(a.Tenant, id), store.Encode(rec))
-		c.Append(auditLog(a.Tenant), store.Encode(a.did(ctx, now, action, "principal", id, map[string]any{
+		addRow(&c, a.Tenant, a.did(ctx, now, action, "principal", id, map[string]any{
 			"kind": rec.Kind, "roles": rec.Roles, "act_as": rec.ActAs, "disabled": rec.Disabled, "had_roles": list(was.Roles),
-		})))
+		}))
 		if _, err := h.writePeople(ctx, &c); errors.Is(err, store.ErrConflict) {
 			continue
 		} else if err != nil {
@@ -173,7 +173,7 @@ func (h *Host) RemovePrincipal(ctx context.Context, a Actor, id string) error {
 			c.Put(apiKeyKey(k.ID), store.Encode(k))
 		}
 		c.Put(principalKey(a.Tenant, id), store.Encode(rec))
-		c.Append(auditLog(a.Tenant), store.Encode(a.did(ctx, now, "principal.remove", "principal", id, map[string]any{"keys": slices.Sorted(maps.Keys(keys))})))
+		addRow(&c, a.Tenant, a.did(ctx, now, "principal.remove", "principal", id, map[string]any{"keys": slices.Sorted(maps.Keys(keys))}))
 		if _, err := h.writePeople(ctx, &c); errors.Is(err, store.ErrConflict) {
 			continue
 		} else if err != nil {

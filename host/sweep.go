@@ -195,13 +195,7 @@ const blobGrace = time.Hour
 // Clean removes blobs that no record names, and the old ends of the tenants' queues. It reads everything of a tenant, so it
 // runs once a day.
 func (h *Host) Clean(ctx context.Context) error {
-	var tenants []string
-	err := h.store.View(ctx, func(rd store.Reader) error {
-		return rd.Scan(store.Range{Prefix: tenantsKey()}, func(it store.Item) bool {
-			tenants = append(tenants, it.Key.Last())
-			return true
-		})
-	})
+	tenants, err := h.tenants(ctx)
 	if err != nil {
 		return err
 	}

@@ -98,10 +98,10 @@ func (h *Host) changeTenant(ctx context.Context, a Actor, act, name string, body
 // auditTenant appends the row of a change to the actor's log, and to the tenant's own, where an operator has no name.
 func auditTenant(ctx context.Context, c *store.Change, a Actor, action, name string, at time.Time, detail map[string]any) {
 	row := a.did(ctx, at, action, "tenant", name, detail)
-	c.Append(auditLog(a.Tenant), store.Encode(row))
+	addRow(c, a.Tenant, row)
 	if name != a.Tenant {
 		row.ActorKind, row.Actor = KindSystem, ""
-		c.Append(auditLog(name), store.Encode(row))
+		addRow(c, name, row)
 	}
 }
 

@@ -81,7 +81,7 @@ func (s *step) seal() *store.Change {
 	}
 	for _, row := range s.rows {
 		row.Trace = s.trace
-		s.change.Append(auditLog(r.Tenant), store.Encode(row))
+		addRow(&s.change, r.Tenant, row)
 	}
 	s.change.Put(r.key, store.Encode(r.Run))
 	if was, is := !s.new && s.was.State == store.RunAwaitingPlanner, r.State == store.RunAwaitingPlanner; is && !was {

@@ -186,21 +186,6 @@ type Tenant struct {
 	Key *Key `json:"key,omitempty"`
 }
 
-// AuditRow is one row of a tenant's audit log. It holds no arguments and no secret.
-type AuditRow struct {
-	Seq        uint64         `json:"seq"`
-	Time       Time           `json:"time"`
-	ActorKind  string         `json:"actor_kind"`
-	ActorID    *string        `json:"actor_id"`
-	Action     string         `json:"action"`
-	TargetKind string         `json:"target_kind"`
-	TargetID   string         `json:"target_id"`
-	Outcome    string         `json:"outcome"`
-	Reason     string         `json:"reason,omitempty"`
-	TraceID    string         `json:"trace_id,omitempty"`
-	Detail     map[string]any `json:"detail"`
-}
-
 // Event is one event of a run or of a tenant's queue. Data is the whole object, seq, type, time and run_id included.
 // Transient events (call.progress, message.delta) have Seq 0: they are not stored and not numbered.
 type Event struct {

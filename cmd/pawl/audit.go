@@ -13,12 +13,27 @@ import (
 )
 
 func (a *app) auditCommand() *cobra.Command {
+	c := a.auditList("audit")
+	c.Short = "Read, export and check the audit log: who did, or tried, what"
+	c.Long = `Lists the audit log, oldest row first. Its rows are a chain: each has the hash of the one before it, so that a row which is changed,
+removed, moved or put in later shows ("pawl audit verify"), and a cut end does when its head was kept elsewhere ("pawl audit head").`
+	c.Example = `  pawl audit --action approval.decide
+  pawl audit head >> kept-elsewhere
+  pawl audit verify --head 812:sha256:09af…
+  pawl audit export --from 2026-11-01T00:00:00Z > november.jsonl`
+	list := a.auditList("list")
+	list.Aliases = []string{"ls"}
+	c.AddCommand(list, a.auditHeadCommand(), a.auditVerifyCommand(), a.auditExportCommand())
+	return c
+}
+
+func (a *app) auditList(use string) *cobra.Command {
 	filter := map[string]*string{}
 	c := &cobra.Command{
-		Use:   "audit",
-		Short: "Read the audit log: who did, or tried, what",
-		Example: `  pawl audit --action approval.decide
-  pawl audit --actor admin --from 2026-11-01T00:00:00Z --json`,
+		Use:   use,
+		Short: "List the audit log, oldest row first",
+		Example: `  pawl audit list --action approval.decide
+  pawl audit list --actor admin --from 2026-11-01T00:00:00Z --json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			q := url.Values{"limit": {"200"}}

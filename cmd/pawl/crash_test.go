@@ -24,6 +24,7 @@ import (
 
 	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/plugins"
+	"github.com/pawlhost/pawl/sdk/client"
 	"github.com/pawlhost/pawl/store"
 )
 
@@ -112,7 +113,7 @@ func TestInvariant2_3_4_8_12_SIGKILL(t *testing.T) {
 	t.Logf("%d rounds, seed %d", rounds, seed)
 	c := &crash{
 		T: t, rnd: rand.New(rand.NewPCG(seed, 0)), file: filepath.Join(t.TempDir(), "counted"),
-		created: map[string]bool{}, acked: map[string]string{}, checked: map[string]bool{}, rejected: map[string]bool{}, counted: map[string]int{},
+		audit: host.AuditCheck{Tenant: "demo"}, created: map[string]bool{}, acked: map[string]string{}, checked: map[string]bool{}, rejected: map[string]bool{}, counted: map[string]int{},
 	}
 	c.child = &child{exe: crashProgram(t), data: filepath.Join(t.TempDir(), "data"), listen: "127.0.0.1:0", env: []string{"PAWL_CRASH_FILE=" + c.file}}
 	c.start()
@@ -125,6 +126,7 @@ func TestInvariant2_3_4_8_12_SIGKILL(t *testing.T) {
 		c.start()
 		c.settle()
 		c.check()
+		c.checkChain()
 		if t.Failed() {
 			t.Fatalf("in round %d", round)
 		}
@@ -143,6 +145,7 @@ func TestInvariant2_3_4_8_12_SIGKILL(t *testing.T) {
 
 // crash is the state of the test.
 type crash struct {
+	audit host.AuditCheck // follows the audit over every kill
 	*testing.T
 	rnd           *rand.Rand
 	file          string
@@ -405,6 +408,26 @@ func (c *crash) events(run string) map[string]int {
 		c.Errorf("the events of %s: %v", run, err)
 	}
 	return results
+}
+
+// checkChain: what the audit has now follows what it had before the last kill, so nothing that was shown is gone or another.
+func (c *crash) checkChain() {
+	head, err := c.admin.AuditHead(c.Context())
+	if err != nil {
+		c.Fatal(err)
+	}
+	before := c.audit.Extent().Last
+	for line, err := range c.admin.AuditExport(c.Context(), client.AuditFilter{After: strconv.FormatUint(before, 10)}) {
+		if err != nil {
+			c.Fatal(err)
+		}
+		if fault := c.audit.Row(line); fault != nil {
+			c.Error(fault)
+		}
+	}
+	if last := c.audit.Extent().Last; last < head.Seq || last == before {
+		c.Errorf("the audit went from row %d to %d, its head is %d", before, last, head.Seq)
+	}
 }
 
 // checkAudit: each decision has exactly one row.

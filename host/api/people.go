@@ -4,21 +4,16 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/pawlhost/pawl/host"
 )
 
-// What people who approve and operate ask for: the queue, the audit log, keys, policy's opinion.
+// What people who approve and operate ask for: the queue, keys, policy's opinion.
 
 type (
 	approvalList struct {
 		Approvals []host.Approval `json:"approvals"`
 		Next      string          `json:"next,omitempty"`
-	}
-	rowList struct {
-		Rows []host.AuditRow `json:"rows"`
-		Next string          `json:"next,omitempty"`
 	}
 	keyList struct {
 		Keys []host.Key `json:"keys"`
@@ -45,37 +40,6 @@ func listApprovals(s *Server, w http.ResponseWriter, r *request) error {
 func getApproval(s *Server, w http.ResponseWriter, r *request) error {
 	a, err := s.host.GetApproval(r.Context(), r.actor, r.params["approval"])
 	return answer(w, http.StatusOK, a, err)
-}
-
-func audit(s *Server, w http.ResponseWriter, r *request) error {
-	rows, next, err := s.host.Audit(r.Context(), r.actor, func() (f host.AuditFilter, err error) {
-		q := r.query()
-		f = host.AuditFilter{After: q.Get("after"), Action: q.Get("action"), Actor: q.Get("actor"), Target: q.Get("target")}
-		if f.After == "" {
-			f.After = q.Get("cursor") // as every other list
-		}
-		p, err := page(q)
-		if err != nil {
-			return f, err
-		}
-		f.Limit = p.Limit
-		for _, m := range []struct {
-			name string
-			to   *host.Time
-		}{{"from", &f.From}, {"to", &f.To}} {
-			v := q.Get(m.name)
-			if v == "" {
-				continue
-			}
-			t, err := time.Parse(time.RFC3339, v)
-			if err != nil {
-				return f, invalid("", m.name+" must be a time like 2026-01-31T12:00:00.000Z (a + in it is %2B)")
-			}
-			*m.to = host.Time(t)
-		}
-		return f, nil
-	})
-	return answer(w, http.StatusOK, rowList{listOf(rows), next}, err)
 }
 
 func listKeys(s *Server, w http.ResponseWriter, r *request) error {

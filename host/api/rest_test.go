@@ -269,6 +269,8 @@ func TestInvariant10_EveryRouteByEverybody(t *testing.T) {
 		{"PUT", "/v1/agents/{name}", `{"planner":{"kind":"external"},"tools":["echo"]}`, managers(201, 201)},
 		{"DELETE", "/v1/agents/{name}", "", []int{401, 204, 204, 403, 403, 204, 404, 404}},
 		{"GET", "/v1/audit", "", managers(200, 200)},
+		{"GET", "/v1/audit/head", "", managers(200, 200)},
+		{"GET", "/v1/audit/export", "", managers(200, 200)},
 		{"GET", "/v1/keys", "", managers(200, 200)},
 		{"POST", "/v1/keys", `{"principal":"new","roles":["member"],"kind":"user"}`, managers(201, 403)},
 		{"DELETE", "/v1/keys/{id}", "", []int{401, 204, 204, 403, 403, 204, 404, 404}},

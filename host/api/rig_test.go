@@ -137,7 +137,7 @@ func (r *rig) do(who, method, path string, body any, headers ...string) answered
 		r.t.Fatalf("%s %s: %v", method, path, err)
 	}
 	r.see(a.raw)
-	if strings.Contains(resp.Header.Get("Content-Type"), "json") && len(a.raw) > 0 {
+	if ct := resp.Header.Get("Content-Type"); strings.Contains(ct, "json") && !strings.Contains(ct, "ndjson") && len(a.raw) > 0 {
 		if err := json.Unmarshal(a.raw, &a.json); err != nil {
 			r.t.Fatalf("%s %s: %v in %s", method, path, err, a.raw)
 		}

@@ -61,7 +61,9 @@ func routes() []route {
 		{method: "GET", path: "/v1/agents/{name}", serve: getAgent, summary: "One agent", answers: map[int]any{200: host.Agent{}}},
 		{method: "PUT", path: "/v1/agents/{name}", serve: saveAgent, summary: "Save an agent as its next version", body: host.AgentDoc{}, needs: []string{"planner", "tools"}, answers: map[int]any{200: host.Agent{}, 201: host.Agent{}}, errors: []int{409, 503, 507}},
 		{method: "DELETE", path: "/v1/agents/{name}", serve: deleteAgent, summary: "Delete an agent; its runs keep their version", answers: map[int]any{204: nil}, errors: []int{409, 503, 507}},
-		{method: "GET", path: "/v1/audit", serve: audit, summary: "The audit log", query: []string{"after", "action", "actor", "target", "from", "to", "limit"}, answers: map[int]any{200: rowList{}}},
+		{method: "GET", path: "/v1/audit", serve: audit, summary: "The audit log, oldest first; a page may be short or empty and still have a next one", query: []string{"after", "action", "actor", "target", "from", "to", "limit"}, answers: map[int]any{200: rowList{}}},
+		{method: "GET", path: "/v1/audit/head", serve: auditHead, summary: "How far the audit log is, and the hash that vouches for all of it: keep it elsewhere", answers: map[int]any{200: host.AuditHead{}}},
+		{method: "GET", path: "/v1/audit/export", serve: auditExport, summary: "A stretch of the audit log as JSON lines, one AuditRow each: all rows from the first that is not before from up to the last that is before to", query: []string{"after", "from", "to"}, answers: map[int]any{200: nil}, errors: []int{503}, stream: ndjson},
 		{method: "GET", path: "/v1/keys", serve: listKeys, summary: "List API keys, without their secrets", query: pageQuery, answers: map[int]any{200: keyList{}}},
 		{method: "POST", path: "/v1/keys", serve: createKey, summary: "Create an API key; it is shown once", body: host.NewKey{}, needs: []string{"principal", "roles", "kind"}, idem: true, answers: map[int]any{201: host.Key{}}, errors: []int{409, 422, 503, 507}},
 		{method: "DELETE", path: "/v1/keys/{id}", serve: revokeKey, summary: "Revoke an API key and close its sockets", answers: map[int]any{204: nil}, errors: []int{409, 503, 507}},
@@ -108,7 +110,7 @@ func (t *router) find(method, path string) (*route, map[string]string, []string)
 		if !ok {
 			continue
 		}
-		if rt.method == method || method == http.MethodHead && rt.method == http.MethodGet && rt.stream != "text/event-stream" && rt.auth != itself {
+		if rt.method == method || method == http.MethodHead && rt.method == http.MethodGet && rt.stream != "text/event-stream" && rt.stream != ndjson && rt.auth != itself {
 			return rt, params, nil
 		}
 		if !slices.Contains(allow, rt.method) {

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"github.com/pawlhost/pawl/store"
+)
+
+// auditKey is where the audit's row of a number lies in the database of the embedded store, and auditHeadKey what it says of its end.
+func auditKey(tenant string, seq uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte("l"+string(store.K("t", tenant, "audit"))+"\x01"), seq)
+}
+
+func auditHeadKey(tenant string) []byte { return []byte("h" + string(store.K("t", tenant, "audit"))) }
+
+// Somebody who may write the folder changes the database itself, with the database's own library. "pawl audit verify --data" says what
+// was done, by the number of the row; for an end that was cut off with all care it needs a head that was kept elsewhere.
+func TestAuditVerifyOfATamperedFolder(t *testing.T) {
+	t.Parallel()
+	const rows = 9
+	written := t.TempDir()
+	for i := range rows {
+		for _, tenant := range []string{"demo", "other"} {
+			if code, _, errs := pawl(t, "keys", "create", fmt.Sprint("p", i), "--data", written, "--tenant", tenant); code != exitOK {
+				t.Fatal(errs)
+			}
+		}
+	}
+	type raw struct {
+		value []byte
+		meta  byte
+	}
+	get := func(t *testing.T, txn *badger.Txn, key []byte) raw {
+		it, err := txn.Get(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := it.ValueCopy(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw{v, it.UserMeta()}
+	}
+	set := func(t *testing.T, txn *badger.Txn, key []byte, r raw) {
+		if err := txn.SetEntry(badger.NewEntry(key, r.value).WithMeta(r.meta)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// cut removes the end so that nothing in the folder tells: the stored head is set back, too.
+	cut := func(t *testing.T, txn *badger.Txn) {
+		for seq := uint64(7); seq <= rows; seq++ {
+			if err := txn.Delete(auditKey("demo", seq)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		last := get(t, txn, auditKey("demo", 6))
+		set(t, txn, auditHeadKey("demo"), raw{value: append(binary.AppendUvarint(nil, 6), last.value[32:64]...)})
+	}
+	for name, c := range map[string]struct {
+		do   func(*testing.T, *badger.Txn)
+		kept bool // give the head that was kept elsewhere
+		want []string
+	}{
+		"untouched": {do: func(*testing.T, *badger.Txn) {}, kept: true},
+		"a row changed": {do: func(t *testing.T, txn *badger.Txn) {
+			r := get(t, txn, auditKey("demo", 4))
+			r.value = bytes.Replace(r.value, []byte(`"outcome":"ok"`), []byte(`"outcome":"no"`), 1)
+			set(t, txn, auditKey("demo", 4), r)
+		}, want: []string{"row 4 was changed"}},
+		"a row that nobody can read": {do: func(t *testing.T, txn *badger.Txn) {
+			r := get(t, txn, auditKey("demo", 4))
+			r.value = append(r.value[:64:64], "\x01\xff"...)
+			set(t, txn, auditKey("demo", 4), r)
+		}, want: []string{"row 4 was changed"}},
+		"a row removed": {do: func(t *testing.T, txn *badger.Txn) {
+			if err := txn.Delete(auditKey("demo", 4)); err != nil {
+				t.Fatal(err)
+			}
+		}, want: []string{"row 4 is missing"}},
+		"the first row removed": {do: func(t *testing.T, txn *badger.Txn) {
+			if err := txn.Delete(auditKey("demo", 1)); err != nil {
+				t.Fatal(err)
+			}
+		}, want: []string{"row 1 is missing"}},
+		"two rows exchanged": {do: func(t *testing.T, txn *badger.Txn) {
+			a, b := get(t, txn, auditKey("demo", 4)), get(t, txn, auditKey("demo", 6))
+			set(t, txn, auditKey("demo", 4), b)
+			set(t, txn, auditKey("demo", 6), a)
+		}, want: []string{"row 4 was changed", "row 6 was changed"}},
+		"a row of another tenant": {do: func(t *testing.T, txn *badger.Txn) {
+			set(t, txn, auditKey("demo", 4), get(t, txn, auditKey("other", 4)))
+		}, want: []string{"row 4 was changed"}},
+		"a row put behind the end": {do: func(t *testing.T, txn *badger.Txn) {
+			r := get(t, txn, auditKey("demo", rows))
+			set(t, txn, auditKey("demo", rows+1), r)
+			set(t, txn, auditHeadKey("demo"), raw{value: append(binary.AppendUvarint(nil, rows+1), r.value[32:64]...)})
+		}, want: []string{"row 10 was changed"}},
+		"the end cut off, clumsily": {do: func(t *testing.T, txn *badger.Txn) {
+			if err := txn.Delete(auditKey("demo", rows)); err != nil {
+				t.Fatal(err)
+			}
+		}, want: []string{"row 9 is gone: the log ends at row 8"}},
+		"the end cut off, with care":             {do: cut},
+		"the end cut off, against the kept head": {do: cut, kept: true, want: []string{"row 9 is gone: the log ends at row 6"}},
+		"a row changed and all after it hashed anew": {do: func(t *testing.T, txn *badger.Txn) {
+			log := store.K("t", "demo", "audit")
+			var prev store.Hash
+			for seq := uint64(1); seq <= rows; seq++ {
+				r := get(t, txn, auditKey("demo", seq))
+				data := r.value[64:]
+				if seq == 4 {
+					data = bytes.Replace(data, []byte(`"outcome":"ok"`), []byte(`"outcome":"no"`), 1)
+				}
+				hash := store.ChainHash(log, seq, prev, data)
+				r.value = append(append(append([]byte{}, prev[:]...), hash[:]...), data...)
+				set(t, txn, auditKey("demo", seq), r)
+				prev = hash
+			}
+			set(t, txn, auditHeadKey("demo"), raw{value: append(binary.AppendUvarint(nil, rows), prev[:]...)})
+		}, kept: true, want: []string{"row 9 has another hash"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data := t.TempDir()
+			if err := os.CopyFS(data, os.DirFS(written)); err != nil {
+				t.Fatal(err)
+			}
+			code, head, errs := pawl(t, "audit", "head", "--data", data, "--tenant", "demo")
+			if code != exitOK || !strings.HasPrefix(head, fmt.Sprintf("%d:sha256:", rows)) {
+				t.Fatalf("%d %s %s", code, head, errs)
+			}
+			db, err := badger.Open(badger.DefaultOptions(filepath.Join(data, "db")).WithLogger(nil).WithValueThreshold(1 << 20))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Update(func(txn *badger.Txn) error { c.do(t, txn); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			args := []string{"audit", "verify", "--data", data, "--tenant", "demo", "--json"}
+			if c.kept {
+				args = append(args, "--head", head)
+			}
+			code, out, errs := pawl(t, args...)
+			var v verdict
+			if err := json.Unmarshal([]byte(out), &v); err != nil {
+				t.Fatalf("%s %s: %v", out, errs, err)
+			}
+			want := exitOK
+			if c.want != nil {
+				want = exitTampered
+			}
+			if code != want || v.OK != (c.want == nil) {
+				t.Errorf("exit %d, want %d: %s", code, want, out)
+			}
+			for i, w := range c.want {
+				if i >= len(v.Faults) || !strings.HasPrefix(v.Faults[i].Detail, w) {
+					t.Errorf("%+v, want %q", v.Faults, c.want)
+				}
+			}
+			if code, _, errs := pawl(t, "audit", "verify", "--data", data, "--tenant", "other"); code != exitOK {
+				t.Errorf("the other tenant's audit: %d %s", code, errs)
+			}
+		})
+	}
+}
+
+// pawl runs the program in this process, without any setting of the environment.
+func pawl(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), args, nil, strings.NewReader(""), &out, &errs)
+	return code, strings.TrimSpace(out.String()), errs.String()
+}
