@@ -90,14 +90,6 @@ func (v *agentVersion) allTools() []string {
 	return names
 }
 
-// systemText is the system message as JSON, nil when there is none.
-func (v *agentVersion) systemText() json.RawMessage {
-	if v.doc.System == "" {
-		return nil
-	}
-	return mustJSON(v.doc.System)
-}
-
 func (v *agentVersion) plan(kind string, planners map[string]Planner) Planner {
 	if kind == plannerDirect {
 		return direct{}

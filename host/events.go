@@ -36,7 +36,8 @@ type hydrate struct {
 	Call     *callRef `json:"c,omitempty"` // its result
 	Output   bool     `json:"o,omitempty"` // of the run
 	Input    bool     `json:"i,omitempty"` // of the run
-	Message  int      `json:"m,omitempty"` // a message that is a record of its own
+	Message  int      `json:"m,omitempty"` // what a user added
+	Part     string   `json:"s,omitempty"` // of the task call: a message of its frame
 }
 
 type callRef [3]int // frame, turn, index
@@ -432,6 +433,15 @@ func (h *Host) hydrate(ctx context.Context, tenant string, rec eventRecord, m ma
 		return err
 	}
 	switch {
+	case hy.Part != "":
+		var agent *agentVersion
+		if agent, err = h.agentVersion(ctx, tenant, head.Agent, head.AgentVersion); err != nil {
+			return err
+		}
+		var text json.RawMessage
+		if text, err = h.part(ctx, agent, tenant, &c, hy.Part); err == nil {
+			err = withContent(m, text)
+		}
 	case hy.Output || hy.Input || hy.Message > 0:
 		var text json.RawMessage
 		if text, err = h.text(ctx, tenant, out); err != nil {
@@ -441,12 +451,7 @@ func (h *Host) hydrate(ctx context.Context, tenant string, rec eventRecord, m ma
 			m["output"] = text
 			break
 		}
-		var msg Message
-		if err := json.Unmarshal(m["message"].(json.RawMessage), &msg); err != nil {
-			return err
-		}
-		msg.Content = text
-		m["message"] = msg
+		err = withContent(m, text)
 	case hy.Call != nil:
 		if c.Result != nil {
 			m["result"], err = h.text(ctx, tenant, *c.Result)
@@ -464,6 +469,17 @@ func (h *Host) hydrate(ctx context.Context, tenant string, rec eventRecord, m ma
 		}
 	}
 	return err
+}
+
+// withContent puts the text into the message that an event announces.
+func withContent(m map[string]any, text json.RawMessage) error {
+	var msg Message
+	if err := json.Unmarshal(m["message"].(json.RawMessage), &msg); err != nil {
+		return err
+	}
+	msg.Content = text
+	m["message"] = msg
+	return nil
 }
 
 // WaitRun returns the run when it stops, ends or waits for its client, or as it is when ctx is done.

@@ -464,7 +464,7 @@ func question(c *store.Call) int {
 	if c.Stop == nil {
 		return 0
 	}
-	n := 512 + len(c.Stop.Payload) + len(c.Stop.Schema) + len(c.Stop.Title) + len(c.Stop.Message)
+	n := 2<<10 + len(c.Stop.Payload) + len(c.Stop.Schema) + len(c.Stop.Title) + len(c.Stop.Message)
 	for _, r := range c.Stop.Rules {
 		n += len(r)
 	}

@@ -38,10 +38,10 @@ func (h *Host) SetResumeOrder(names ...string) {
 		RestartSubagents: func(_ context.Context, _ *Host, s *step, _ bool) error {
 			for _, f := range slices.Backward(s.r.frames[1:]) {
 				c := f.call()
-				s.leave(f)
 				c.State = store.CallPlanned
 				s.touch(c)
 			}
+			s.r.frames = s.r.frames[:1]
 			return nil
 		},
 	}

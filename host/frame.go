@@ -23,6 +23,7 @@ const (
 	maxDepth      = 8    // a subagent of a subagent of …
 	maxLiveFrames = 64   // at the same time
 	maxFrames     = 1000 // in the life of a run
+	maxOpenCalls  = 2000 // in the batches of all frames: one commit must be able to end them
 )
 
 // call is the call that opened the frame; nil for the root.
@@ -63,6 +64,14 @@ func (r *run) calls() iter.Seq[*store.Call] {
 			}
 		}
 	}
+}
+
+// open is the number of calls in the batches of all frames.
+func (r *run) open() (n int) {
+	for _, f := range r.frames {
+		n += len(f.calls)
+	}
+	return n
 }
 
 // frame is the live frame with this number, nil when it has ended.

@@ -100,7 +100,7 @@ func (h *Host) resolve(ctx context.Context, r *run, f *frame, p ProposedCall, in
 		return broken(codeInvalidArguments, "the arguments with their defaults are not I-JSON: "+err.Error(), json.RawMessage("null"))
 	}
 	if c.Task {
-		if _, _, err := f.task(args); err != nil {
+		if _, err := f.task(args); err != nil {
 			return broken(codeInvalidArguments, err.Error(), args)
 		}
 	}

@@ -50,7 +50,7 @@ func (h *Host) Input(ctx context.Context, a Actor, id string, idem Idempotency, 
 			if err != nil {
 				return err
 			}
-			s.say(0, "user", content)
+			s.say(content)
 			if err := h.mergeContext(ctx, s, req.ToolContext); err != nil {
 				return err
 			}

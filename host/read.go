@@ -509,11 +509,11 @@ func (h *Host) Trajectory(ctx context.Context, a Actor, id string) ([]Message, e
 		}
 		msgs = append(msgs, Message{Seq: seq, Role: "user", Content: content})
 	}
-	said, err := h.said(ctx, a.Tenant, v.run)
+	added, err := h.added(ctx, a.Tenant, v.run)
 	if err != nil {
 		return nil, err
 	}
-	msgs = append(msgs, said...)
+	msgs = append(msgs, added...)
 	asks := map[int]*Message{}
 	for i, c := range v.calls {
 		cv := v.view.Calls[i]
@@ -523,6 +523,12 @@ func (h *Host) Trajectory(ctx context.Context, a Actor, id string) ([]Message, e
 			asks[c.AskMessage] = ask
 		}
 		ask.ToolCalls = append(ask.ToolCalls, ProposedCall{ToolCallID: c.ToolCallID, Tool: c.Tool, Arguments: cv.Arguments})
+		for _, m := range opened(c) {
+			if m.Content, err = h.part(ctx, agent, a.Tenant, c, m.part); err != nil {
+				return nil, err
+			}
+			msgs = append(msgs, m.Message)
+		}
 		if c.State != store.CallFinished {
 			continue
 		}
@@ -545,8 +551,8 @@ func (h *Host) Trajectory(ctx context.Context, a Actor, id string) ([]Message, e
 	return msgs, nil
 }
 
-// said are the messages that are records of their own.
-func (h *Host) said(ctx context.Context, tenant string, r *run) (msgs []Message, err error) {
+// added are the messages that a user added after the run had begun.
+func (h *Host) added(ctx context.Context, tenant string, r *run) (msgs []Message, err error) {
 	var stored []store.Message
 	err = h.store.View(ctx, func(rd store.Reader) error {
 		var derr error
@@ -557,7 +563,7 @@ func (h *Host) said(ctx context.Context, tenant string, r *run) (msgs []Message,
 				return false
 			}
 			seq, _ := elems[len(elems)-1].(uint64)
-			msgs, stored = append(msgs, Message{Seq: int(seq), Frame: m.Frame, Role: m.Role}), append(stored, m)
+			msgs, stored = append(msgs, Message{Seq: int(seq), Role: "user"}), append(stored, m)
 			return true
 		})
 		return errors.Join(err, derr)
@@ -568,6 +574,27 @@ func (h *Host) said(ctx context.Context, tenant string, r *run) (msgs []Message,
 		}
 	}
 	return msgs, err
+}
+
+type part struct {
+	Message
+	part string
+}
+
+// opened are the messages of a task call's frame that are no calls of it, without their texts.
+func opened(c *store.Call) (msgs []part) {
+	if c.Opened == nil {
+		return nil
+	}
+	for _, m := range []part{
+		{Message{Seq: c.Opened.System, Role: "system"}, partSystem}, {Message{Seq: c.Opened.Input, Role: "user"}, partInput},
+		{Message{Seq: c.Opened.Final, Role: "assistant"}, partResult},
+	} {
+		if m.Frame = c.Opened.Frame; m.Seq > 0 {
+			msgs = append(msgs, m)
+		}
+	}
+	return msgs
 }
 
 // marshal encodes without changing what is already JSON: < and & stay as they are.

@@ -322,7 +322,7 @@ func (h *Host) checkEdit(ctx context.Context, r *run, p *planned, at string) err
 		return invalid(at, "not I-JSON: %v", err)
 	}
 	if c.Task {
-		if _, _, err := f.task(p.edited); err != nil {
+		if _, err := f.task(p.edited); err != nil {
 			return invalid(at+"/subagent", "%v", err)
 		}
 	}

@@ -51,22 +51,19 @@ func isTask(t *plugins.Tool) bool {
 
 // task reads the arguments of a task call that passed the schema. The error tells a planner, or the person who edits, which names
 // there are.
-func (f *frame) task(args json.RawMessage) (name string, input json.RawMessage, err error) {
-	var t struct {
-		Subagent string          `json:"subagent"`
-		Input    json.RawMessage `json:"input"`
-	}
+func (f *frame) task(args json.RawMessage) (name string, err error) {
+	var t struct{ Subagent string }
 	if err := json.Unmarshal(args, &t); err != nil {
-		return "", nil, err
+		return "", err
 	}
 	if f.agent.subagents[t.Subagent] == nil {
 		names := slices.Sorted(maps.Keys(f.agent.subagents))
 		if len(names) == 0 {
-			return "", nil, errors.New("the agent has no subagents")
+			return "", errors.New("the agent has no subagents")
 		}
-		return "", nil, fmt.Errorf("the agent has no subagent %q; it has: %s", clip(t.Subagent, 128), strings.Join(names, ", "))
+		return "", fmt.Errorf("the agent has no subagent %q; it has: %s", clip(t.Subagent, 128), strings.Join(names, ", "))
 	}
-	return t.Subagent, t.Input, nil
+	return t.Subagent, nil
 }
 
 // openFrame starts a task call: its subagent gets a frame, and the input as its first message.
@@ -82,24 +79,41 @@ func (h *Host) openFrame(ctx context.Context, s *step, c *store.Call) error {
 		return err
 	}
 	parent := r.frame(c.Frame)
-	name, input, err := parent.task(args)
+	name, err := parent.task(args)
 	if err != nil {
 		s.fail(c, codeInvalidArguments, err.Error())
 		return nil
 	}
-	f := s.open(parent, c, name)
-	for _, m := range []struct {
-		role string
-		text json.RawMessage
-	}{{"system", f.agent.systemText()}, {"user", input}} {
-		if m.text == nil {
-			continue
-		}
-		body, err := h.body(ctx, r.Tenant, m.text)
-		if err != nil {
-			return err
-		}
-		s.say(f.ID, m.role, body)
-	}
+	s.open(parent, c, name)
 	return nil
+}
+
+// The parts of a task call that are messages of its frame.
+const (
+	partSystem = "system" // the subagent's system text
+	partInput  = "input"  // the call's input
+	partResult = "result" // the call's result
+)
+
+// part is the text of a message of a task call's frame.
+func (h *Host) part(ctx context.Context, root *agentVersion, tenant string, c *store.Call, part string) (json.RawMessage, error) {
+	switch part {
+	case partSystem:
+		agent := root
+		for name := range strings.SplitSeq(c.Opened.Subagent, "/") {
+			if agent = agent.subagents[name]; agent == nil {
+				return nil, fmt.Errorf("%w: a frame of %s, which the agent has not", store.ErrCorrupt, c.Opened.Subagent)
+			}
+		}
+		return mustJSON(agent.doc.System), nil
+	case partInput:
+		args, err := h.callArguments(ctx, tenant, c)
+		if err != nil {
+			return nil, err
+		}
+		var t struct{ Input json.RawMessage }
+		return t.Input, json.Unmarshal(args, &t)
+	default:
+		return h.text(ctx, tenant, *c.Result)
+	}
 }

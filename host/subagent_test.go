@@ -506,3 +506,85 @@ func TestInvariants2And3_AtEveryCommitOfSubagents(t *testing.T) {
 		}()
 	}
 }
+
+// However wide a run grows, each of its steps fits a commit: its pause, its cancel, its expiry, its decision.
+func TestLimits_OfWideRuns(t *testing.T) {
+	t.Parallel()
+	many := func(n int, call func(i int) string) string {
+		var calls []string
+		for i := range n {
+			calls = append(calls, call(i))
+		}
+		return strings.Join(calls, ",")
+	}
+	tasks := func(n int) string {
+		return many(n, func(i int) string { return task(fmt.Sprint("t", i), "w", "x") })
+	}
+	gated := many(31, func(i int) string {
+		return fmt.Sprintf(`{"tool_call_id":"p%d","tool":"transfer","arguments":{"amount":1}}`, i)
+	})
+	wide := scripted(`[{"calls":[`+tasks(100)+`]},{"final":"done"}]`, `,"interrupt_on":{"transfer":true},"subagents":[`+sub("w", `[{"calls":[`+gated+`]},{"final":1}]`, "")+`]`)
+	for name, end := range map[string]func(h *hosttest.Host, r host.Run) error{
+		"cancelled": func(h *hosttest.Host, r host.Run) error {
+			_, err := h.Cancel(t.Context(), hosttest.Member, r.ID)
+			return err
+		},
+		"failed": func(h *hosttest.Host, _ host.Run) error {
+			h.Clock.Advance(25 * time.Hour)
+			return h.Sweep(t.Context())
+		},
+		"succeeded": func(h *hosttest.Host, r host.Run) error {
+			_, err := h.DecideAll(hosttest.Admin, r, "reject")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := hosttest.New(t, hosttest.Options{})
+			h.Agent("wide", wide)
+			r := h.Settled(h.Create(hosttest.Member, "wide").ID)
+			if r.State != store.RunAwaitingApproval {
+				t.Fatalf("the run is %s: %+v", r.State, r.Error)
+			}
+			stopped, limited := len(r.Pause.Approvals), 0
+			for _, c := range r.Calls {
+				if c.Error != nil && c.Error.Code == "limit" {
+					limited++
+				}
+			}
+			if stopped < 300 || stopped > 600 || limited == 0 {
+				t.Errorf("%d approvals and %d calls beyond the limits", stopped, limited)
+			}
+			if err := end(h, r); err != nil {
+				t.Fatal(err)
+			}
+			for r = h.Settled(r.ID); r.Pause != nil; r = h.Settled(r.ID) { // what was beyond the limit of one pause comes in the next
+				if _, err := h.DecideAll(hosttest.Admin, r, "reject"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if string(r.State) != name {
+				t.Errorf("the run is %s: %+v", r.State, r.Error)
+			}
+		})
+	}
+	t.Run("many frames", func(t *testing.T) {
+		t.Parallel()
+		h := hosttest.New(t, hosttest.Options{})
+		turns := many(12, func(int) string { return `{"calls":[` + tasks(100) + `]}` })
+		h.Agent("long", scripted(`[`+turns+`,{"final":"done"}]`, `,"subagents":[`+sub("w", `[{"final":1}]`, `,"system":"s"`)+`]`))
+		r := h.Settled(h.Create(hosttest.Member, "long").ID)
+		if r.State != store.RunSucceeded || len(r.Calls) != 1200 {
+			t.Fatalf("the run is %s with %d calls: %+v", r.State, len(r.Calls), r.Error)
+		}
+		answered := 0
+		for _, c := range r.Calls {
+			if string(c.Result) == "1" {
+				answered++
+			}
+		}
+		if answered < 700 || answered > 1000 {
+			t.Errorf("%d subagents have answered", answered)
+		}
+	})
+}

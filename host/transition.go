@@ -148,15 +148,22 @@ func (s *step) claim(boot string) {
 	}
 }
 
-// say adds a message to the trajectory of a frame, in the role of whoever says it.
-func (s *step) say(frame int, role string, content store.Body) {
-	m := Message{Seq: s.message(), Frame: frame, Role: role}
-	s.change.Put(messagesKey(s.r.key).With(m.Seq), store.Encode(store.Message{Frame: frame, Role: role, Content: content}))
+// say adds what a user says to a run that has begun.
+func (s *step) say(content store.Body) {
+	m := Message{Seq: s.message(), Role: "user"}
+	s.change.Put(messagesKey(s.r.key).With(m.Seq), store.Encode(store.Message{Content: content}))
 	s.event("message", map[string]any{"message": m}, hydrate{Message: m.Seq})
 }
 
+// said numbers a message of a subagent's frame; its text is elsewhere, part tells where.
+func (s *step) said(c *store.Call, role, part string) int {
+	m := Message{Seq: s.message(), Frame: c.Opened.Frame, Role: role}
+	s.event("message", map[string]any{"message": m}, hydrate{Call: &callRef{c.Frame, c.Turn, c.Index}, Part: part})
+	return m.Seq
+}
+
 // open begins the frame of a started task call.
-func (s *step) open(parent *frame, c *store.Call, name string) *frame {
+func (s *step) open(parent *frame, c *store.Call, name string) {
 	r := s.r
 	r.Frames++
 	f := &frame{
@@ -164,13 +171,29 @@ func (s *step) open(parent *frame, c *store.Call, name string) *frame {
 		parent: parent, agent: parent.agent.subagents[name], dirty: true,
 	}
 	r.frames = append(r.frames, f)
-	return f
+	c.Opened = &store.Opened{Frame: f.ID, Subagent: f.path()}
+	if f.agent.doc.System != "" {
+		c.Opened.System = s.said(c, "system", partSystem)
+	}
+	c.Opened.Input = s.said(c, "user", partInput)
 }
 
-// leave ends a frame; the call that opened it gets its end in the same step.
-func (s *step) leave(f *frame) {
+// leave ends a frame with the result of the call that opened it, or with its failure.
+func (s *step) leave(f *frame, output *store.Body, failure *store.Failure) {
 	s.left = append(s.left, left{f, f.call()})
 	s.r.frames = slices.DeleteFunc(s.r.frames, func(g *frame) bool { return g == f })
+	c := f.call()
+	if failure != nil {
+		s.fail(c, failure.Code, failure.Message)
+		return
+	}
+	c.Opened.Final = s.said(c, "assistant", partResult)
+	s.succeed(c, *output)
+}
+
+// heavy reports whether the step has gathered about as much as one commit should hold.
+func (s *step) heavy() bool {
+	return s.r.Bytes-s.was.Bytes > 1<<20 || len(s.change.Appends)+len(s.dirt) > 1000
 }
 
 // left is a frame that ended, with the call that had opened it.

@@ -36,15 +36,12 @@ func (h *Host) advance(ctx context.Context, s *step, busy map[string]bool) (next
 				return next, false, nil
 			}
 		}
-		if r.Bytes-s.was.Bytes > heavyStep {
+		if s.heavy() {
 			return nil, true, nil
 		}
 	}
 	return nil, false, nil
 }
-
-// heavyStep bounds the arguments and results that one step gathers, well below what a commit can hold.
-const heavyStep = 1 << 20
 
 // settle is advance for a run that nobody drives at this moment: afterwards it waits for a driver, for people, for its client, or has
 // ended.
@@ -111,6 +108,9 @@ func (h *Host) turn(ctx context.Context, s *step, f *frame) error {
 		s.await()
 		return nil
 	}
+	if open := len(p.Calls) + r.open(); f.parent != nil && open > maxOpenCalls {
+		return fail(codeLimit, fmt.Sprintf("the batches of the run's subagents have %d calls together; at most %d", open, maxOpenCalls))
+	}
 	return h.propose(ctx, s, f, p.Calls, p.Cursor)
 }
 
@@ -128,12 +128,9 @@ func (h *Host) endFrame(s *step, f *frame, output *store.Body, failure *store.Fa
 		if failure.Code == codeLimit {
 			code = codeLimit
 		}
-		s.leave(f)
-		s.fail(c, code, fmt.Sprintf("the subagent %s failed: %s: %s", f.Subagent, failure.Code, failure.Message))
+		s.leave(f, nil, &store.Failure{Code: code, Message: fmt.Sprintf("the subagent %s failed: %s: %s", f.Subagent, failure.Code, failure.Message)})
 	default:
-		s.say(f.ID, "assistant", *output)
-		s.leave(f)
-		s.succeed(c, *output)
+		s.leave(f, output, nil)
 	}
 }
 

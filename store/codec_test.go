@@ -60,7 +60,7 @@ func records() map[string]any {
 		"frame": &Frame{
 			ID: 2, Parent: 1, Index: 3, Depth: 2, Subagent: "reviewer", Turn: 4, Batch: 5, Cursor: json.RawMessage(`7`), Before: History{Calls: 1},
 		},
-		"message":     &Message{Frame: 2, Role: "user", Content: Body{Inline: json.RawMessage(`"hi"`)}},
+		"message":     &Message{Content: Body{Inline: json.RawMessage(`"hi"`)}},
 		"run_frames":  &Run{Agent: "ops", AgentVersion: 1, Planner: "script", State: RunRunning, CreatedBy: "m", CreatedAt: moment, UpdatedAt: moment, Frames: 3, Live: []int{1, 3}},
 		"run_rejects": &Run{Agent: "ops", AgentVersion: 1, Planner: "script", State: RunRunning, CreatedBy: "m", CreatedAt: moment, UpdatedAt: moment, Rejects: []Reject{{Call: "00ff", N: 2}}},
 		"run_trace": &Run{
@@ -68,7 +68,7 @@ func records() map[string]any {
 			Trace: &Trace{Span: []byte{1, 2}, Request: []byte{3}, Began: moment, From: []byte{4}, Pause: "pause_1", Waited: 5},
 		},
 		"call_gated": &Call{
-			ID: "call_1", ToolCallID: "c1", Frame: 2, ParentCallID: "call_0", Tool: "task", State: CallAwaiting, Task: true,
+			ID: "call_1", ToolCallID: "c1", Frame: 2, ParentCallID: "call_0", Tool: "task", State: CallAwaiting, Task: true, Opened: &Opened{Frame: 2, Subagent: "a/b", System: 3, Input: 4, Final: 5},
 			Stop: &Stop{Origin: "gate", Reason: "approval_required", Rules: []string{"r"}, Title: "t", Message: "m", Allowed: []string{"approve"}, Revision: "v", TTL: time.Minute},
 		},
 		"approval_frame": &Approval{

@@ -136,7 +136,7 @@ type Reject struct {
 	N    int    `json:"n"`
 }
 
-// Frame is a live subagent call: where its own planner stands. Its messages are [Message] records, its calls name it.
+// Frame is a live subagent call: where its own planner stands. Its calls name it.
 type Frame struct {
 	ID       int             `json:"id"`
 	Parent   int             `json:"pa,omitempty"` // the frame of the call that opened it, 0 for the root
@@ -149,12 +149,19 @@ type Frame struct {
 	Before   History         `json:"hb,omitzero"`
 }
 
-// Message is a message of the trajectory that is no call and no result of one: what was said to a subagent and by it, and what a
-// client added to a run. Its number is its key.
+// Opened is the frame that a task call opened, with the trajectory numbers of what was said to its subagent and by it: the texts are the
+// agent's, the call's arguments and its result.
+type Opened struct {
+	Frame    int    `json:"f"`
+	Subagent string `json:"s"`           // the path of names that leads to the frame
+	System   int    `json:"y,omitempty"` // 0: the subagent has no system text
+	Input    int    `json:"i"`
+	Final    int    `json:"n,omitempty"` // 0: it has not answered
+}
+
+// Message is what a user added to a run that had begun. Its number is its key.
 type Message struct {
-	Frame   int    `json:"fr,omitempty"`
-	Role    string `json:"ro"`
-	Content Body   `json:"co"`
+	Content Body `json:"c"`
 }
 
 // Grant is a trusted approval flag for one later call of the same tool bytes and the same arguments.
@@ -204,8 +211,9 @@ type Call struct {
 	Grants []string `json:"gr,omitempty"`
 	// StartedAt is when the call first started: where its guest's clock begins, in every attempt.
 	StartedAt time.Time `json:"sa,omitzero"`
-	// Task tells that the call opens a frame instead of running a guest.
-	Task bool `json:"ta,omitempty"`
+	// Task tells that the call opens a frame instead of running a guest; Opened is that frame, from its start on.
+	Task   bool    `json:"ta,omitempty"`
+	Opened *Opened `json:"op,omitempty"`
 	// Stop is set from the moment the call must wait until its approval is there: a pause opens when every frame rests.
 	Stop *Stop `json:"sp,omitempty"`
 	// Observed tells that the result is the observation of a pause that the tool raised.
