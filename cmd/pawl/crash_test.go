@@ -96,8 +96,10 @@ func addCounter(file string) func(*plugins.Set) error {
 
 const crashAgent = `{"planner": {"kind": "script", "turns": [
   {"calls": [{"tool_call_id": "a", "tool": "count", "arguments": {}}, {"tool_call_id": "b", "tool": "count", "arguments": {}}]},
-  {"calls": [{"tool_call_id": "c", "tool": "count", "arguments": {}}]},
-  {"final": "done"}]}, "tools": ["count"], "interrupt_on": {"count": true}}`
+  {"calls": [{"tool_call_id": "t1", "tool": "task", "arguments": {"subagent": "clerk", "input": "c"}}, {"tool_call_id": "t2", "tool": "task", "arguments": {"subagent": "clerk", "input": "d"}}]},
+  {"final": "done"}]}, "tools": ["count", "task"], "interrupt_on": {"count": true},
+  "subagents": [{"name": "clerk", "planner": {"kind": "script", "turns": [
+    {"calls": [{"tool_call_id": "c", "tool": "count", "arguments": {}}]}, {"final": "counted"}]}, "tools": ["count"]}]}`
 
 // TestInvariant2_3_4_8_12_SIGKILL: whatever instant the host dies at, every pause that was announced can be decided, every
 // approved call has exactly one committed result, no rejected call ever ran, what was acknowledged is there, and every run ends.
@@ -329,7 +331,7 @@ func (c *crash) check() {
 			c.Fatal(err)
 		}
 		c.checked[r.ID] = true
-		if run.State != store.RunSucceeded || len(run.Calls) != 3 {
+		if run.State != store.RunSucceeded || len(run.Calls) != 6 {
 			c.Errorf("run %s ended %s with %d calls: %v", run.ID, run.State, len(run.Calls), run.Error)
 			continue
 		}
@@ -348,6 +350,12 @@ func (c *crash) check() {
 		for _, call := range run.Calls {
 			if results[call.ID] != 1 {
 				c.Errorf("call %s has %d results in the log", call.ID, results[call.ID])
+			}
+			if call.Tool == "task" {
+				if string(call.Result) != `"counted"` || kinds[call.ID] != "" {
+					c.Errorf("task %s: result %s, error %v, decided %q", call.ID, call.Result, call.Error, kinds[call.ID])
+				}
+				continue
 			}
 			switch kinds[call.ID] {
 			case "approve":
