@@ -18,7 +18,7 @@ func (h *Host) permitted(ctx context.Context, a Actor, act string, res policy.Re
 	return h.policy.Authz(ctx, &policy.AuthzInput{
 		Act: act,
 		Principal: policy.Principal{
-			Tenant: a.Tenant, ID: a.ID, Kind: a.Kind, Roles: a.Roles, ActAs: a.ActAs, Operator: a.Tenant != "" && a.Tenant == h.operators,
+			Tenant: a.Tenant, ID: a.ID, Kind: a.Kind, Roles: a.Roles, ActAs: a.ActAs, Operator: a.isOperator() || a.Tenant != "" && a.Tenant == h.operators,
 		},
 		Resource: res,
 	})

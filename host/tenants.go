@@ -20,6 +20,22 @@ func (h *Host) GetTenant(ctx context.Context, a Actor) (Tenant, error) {
 	return tenantView(a.Tenant, t.Tenant), err
 }
 
+// TenantOf returns any tenant, for an operator of the host.
+func (h *Host) TenantOf(ctx context.Context, a Actor, name string) (Tenant, error) {
+	if err := h.allow(ctx, a, "tenants.list", policy.Resource{Kind: "tenant", Tenant: a.Tenant, ID: name}); err != nil {
+		return Tenant{}, h.refused(ctx, a, "tenants.list", "tenant", name, err)
+	}
+	known, err := h.knowsTenant(ctx, name)
+	if err == nil && !known {
+		err = errNotFound("tenant")
+	}
+	if err != nil {
+		return Tenant{}, err
+	}
+	t, err := h.people.tenant(ctx, h.store, name)
+	return tenantView(name, t.Tenant), err
+}
+
 // ChangeTenant changes the settings of the actor's own tenant, from the next decision on. Only an operator disables one.
 func (h *Host) ChangeTenant(ctx context.Context, a Actor, body Lazy[TenantChange]) (Tenant, error) {
 	return h.changeTenant(ctx, a, "tenant.change", a.Tenant, func() (TenantChange, error) {
@@ -44,7 +60,7 @@ func (h *Host) changeTenant(ctx context.Context, a Actor, act, name string, body
 	}
 	if known, err := h.knowsTenant(ctx, name); err != nil {
 		return Tenant{}, err
-	} else if !known && name != a.Tenant {
+	} else if !known && (name != a.Tenant || a.isOperator()) {
 		return Tenant{}, errNotFound("tenant")
 	}
 	change, err := body()
@@ -58,7 +74,7 @@ func (h *Host) changeTenant(ctx context.Context, a Actor, act, name string, body
 		if err := h.allow(ctx, a, act, policy.Resource{Kind: "tenant", Tenant: a.Tenant, ID: name}); err != nil {
 			return refused(err)
 		}
-		if change.Disabled != nil && *change.Disabled && name == h.operators {
+		if change.Disabled != nil && *change.Disabled && name == h.operators && !a.isOperator() {
 			return refused(errf(CodeWrongState, "this is the tenant of the host's operators; disabled, nobody could enable it again"))
 		}
 		var t tenantRecord

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -107,31 +108,11 @@ on the database itself, of a host that is stopped.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.keeper(c, tenant,
 				func(h *host.Host, who host.Actor) error {
-					var rows [][]any
-					for page := (host.Page{Limit: 200}); ; {
-						keys, next, err := h.Keys(c.Context(), who, page)
-						if err != nil {
-							return err
-						}
-						for _, k := range keys {
-							if !a.json {
-								rows = append(rows, row(k))
-							} else if err := a.printJSON(k); err != nil {
-								return err
-							}
-						}
-						if page.Cursor = next; next == "" {
-							break
-						}
-					}
-					if a.json {
-						return nil
-					}
-					if len(rows) == 0 {
+					if first, _, err := h.Keys(c.Context(), who, host.Page{Limit: 1}); err == nil && len(first) == 0 && !a.json {
 						_, err := fmt.Fprintf(a.stdout, "tenant %s has no keys\n", visible(tenant))
 						return err
 					}
-					return a.table(heading, rows)
+					return printPages(a, heading, row, func(p host.Page) ([]host.Key, string, error) { return h.Keys(c.Context(), who, p) })
 				},
 				func(r *remote) error { return listAll(a, c, r, "/v1/keys", "keys", heading, row) })
 		},
@@ -147,18 +128,13 @@ on the database itself, of a host that is stopped.`,
 				})
 		},
 	}
-	for _, look := range []*cobra.Command{list, revoke} {
-		do := look.RunE
-		look.RunE = func(c *cobra.Command, args []string) error {
-			if _, err := os.Stat(a.dbFolder()); a.data != "" && err != nil {
-				return &exitError{exitNotFound, fmt.Errorf("%s has no database", visible(a.data))}
-			}
-			return do(c, args)
-		}
-	}
 	for _, sub := range []*cobra.Command{create, list, revoke} {
-		a.clientFlags(sub.Flags())
-		sub.Flags().StringVar(&a.data, "data", "", "work on this data `FOLDER` of a stopped host instead of over the wire")
+		if sub == create { // which makes the first database
+			a.clientFlags(sub.Flags())
+			sub.Flags().StringVar(&a.data, "data", "", "work on this data `FOLDER` of a stopped host instead of over the wire")
+		} else {
+			a.onFolder(sub)
+		}
 		sub.Flags().StringVar(&tenant, "tenant", "default", "the `TENANT`, with --data")
 		c.AddCommand(sub)
 	}
@@ -186,10 +162,31 @@ func (a *app) keeper(c *cobra.Command, tenant string, local func(*host.Host, hos
 		return err
 	}
 	// Who can write the folder can do everything; the audit calls them the operator.
-	who := host.Actor{Tenant: tenant, ID: "operator", Kind: host.KindUser, Roles: []string{host.RoleOwner}}
-	err = local(b.host, who)
+	err = coded(local(b.host, host.Operator(tenant)))
 	if cerr := b.close(log); err == nil {
 		err = cerr
 	}
 	return err
+}
+
+// coded gives a refusal of a host in this process the exit code that the same has over the wire.
+func coded(err error) error {
+	e, ok := errors.AsType[*host.Error](err)
+	if !ok {
+		return err
+	}
+	code := exitFailed
+	switch e.Code {
+	case host.CodeInvalid:
+		code = exitUsage
+	case host.CodeNotFound:
+		code = exitNotFound
+	case host.CodeForbidden, host.CodeUnauthenticated:
+		code = exitRefused
+	case host.CodeWrongState, host.CodeLastOwner:
+		code = exitConflict
+	case host.CodeNoSpace, host.CodeUnavailable:
+		code = exitAway
+	}
+	return &exitError{code, fmt.Errorf("%s [%s]", visible(e.Detail), e.Code)}
 }

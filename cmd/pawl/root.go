@@ -122,7 +122,7 @@ http://127.0.0.1:8080), and PAWL_KEY who you are.
 		in("host", a.demoCommand()), in("host", a.serveCommand()),
 		in("work", a.runCommand()), in("work", a.runsCommand()), in("work", a.approvalsCommand()), in("work", a.auditCommand()),
 		in("look", a.agentsCommand()), in("look", a.toolsCommand()), in("look", a.pluginCommand()),
-		in("look", a.policyCommand()), in("look", a.keysCommand()),
+		in("look", a.policyCommand()), in("look", a.keysCommand()), in("look", a.principalsCommand()), in("look", a.tenantsCommand()),
 		a.versionCommand(),
 	)
 	markUsage(root)

@@ -57,6 +57,11 @@ func getTenant(s *Server, w http.ResponseWriter, r *request) error {
 	return answer(w, http.StatusOK, t, err)
 }
 
+func getTenantOf(s *Server, w http.ResponseWriter, r *request) error {
+	t, err := s.host.TenantOf(r.Context(), r.actor, r.params["name"])
+	return answer(w, http.StatusOK, t, err)
+}
+
 func changeTenant(s *Server, w http.ResponseWriter, r *request) error {
 	t, err := s.host.ChangeTenant(r.Context(), r.actor, tenantChange(r))
 	return answer(w, http.StatusOK, t, err)

@@ -106,6 +106,10 @@ func TestDisablingAPrincipalClosesItsSocketsAndStreams(t *testing.T) {
 	if got := r.ok("owner", "GET", "/v1/tenants", nil); got.status != 200 || len(got.json["tenants"].([]any)) != 3 {
 		t.Errorf("%s", got.raw)
 	}
+	if got := r.ok("owner", "GET", "/v1/tenants/acme", nil); got.json["second_party"] != true {
+		t.Errorf("%s", got.raw)
+	}
+	r.refused("owner", "GET", "/v1/tenants/nobody", nil, 404, "not_found")
 	r.refused("owner", "DELETE", "/v1/principals/nobody", nil, 404, "not_found")
 }
 
