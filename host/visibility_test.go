@@ -378,12 +378,20 @@ func TestInvariant7_WhatAMemberOrAServiceMayNotDoIsRefusedAndAudited(t *testing.
 		t.Errorf("the key that nobody could revoke: %v", err)
 	}
 	// Of a minute's repeats the first is a row.
-	rows := len(h.AuditRows("demo"))
+	refusals := func() (n int) {
+		for _, row := range h.AuditRows("demo") { // the row of a key's use may come at any moment
+			if row.Action == "agent.save" && row.Outcome == "denied" {
+				n++
+			}
+		}
+		return n
+	}
+	rows := refusals()
 	for range 50 {
 		_, _, err := h.SaveAgent(t.Context(), hosttest.Member2, "pay", doc)
 		refusal(t, err, host.CodeForbidden)
 	}
-	if n := len(h.AuditRows("demo")) - rows; n != 1 {
+	if n := refusals() - rows; n != 1 {
 		t.Errorf("50 refusals made %d rows", n)
 	}
 }
