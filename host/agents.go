@@ -563,7 +563,8 @@ func (h *Host) Evaluate(ctx context.Context, a Actor, body Lazy[Evaluation]) (js
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]any{"revision": h.policy.Revision(), "agent_version": agent.version}
+	ctx = h.policy.bind(ctx)
+	out := map[string]any{"revision": h.policy.engine(ctx).Revision(), "agent_version": agent.version}
 	if c.State == store.CallFinished {
 		out["effect"], out["error"] = "deny", c.Error
 		return mustJSON(out), nil

@@ -139,6 +139,7 @@ func (h *Host) gate(ctx context.Context, r *run, f *frame, proposed []ProposedCa
 		}
 		calls, args[i] = append(calls, c), a
 	}
+	ctx = h.policy.bind(ctx)
 	docs := h.gateCalls(calls, args)
 	tc, err := h.text(ctx, r.Tenant, r.ctx.ToolContext)
 	if err != nil {
@@ -168,7 +169,7 @@ func (h *Host) judge(r *run, f *frame, c *store.Call, d policy.Decision) {
 	case policy.Pause:
 		stop := &store.Stop{
 			Origin: originGate, Reason: cmp.Or(d.Reason, reasonApproval), Rules: d.Rules, Title: clip(cmp.Or(d.Title, "Allow "+c.Tool+"?"), 256),
-			Message: clip(d.Message, 4<<10), Allowed: d.AllowedDecisions, Revision: h.policy.Revision(), TTL: d.TTL,
+			Message: clip(d.Message, 4<<10), Allowed: d.AllowedDecisions, Revision: d.Revision, TTL: d.TTL,
 		}
 		if f.agent.unattended {
 			deny(nobodyThere(stop))
@@ -256,7 +257,7 @@ func (h *Host) gateInput(r *run, f *frame, docs []*policy.Call, i, turn int, bef
 // tighten asks policy once more before a batch that waited goes on, only to tighten: a deny is an error result, a rule that
 // nobody has approved stops the call again, and what was rejected stays so. It changes calls in place.
 func (h *Host) tighten(ctx context.Context, s *step, f *frame) error {
-	r := s.r
+	ctx, r := h.policy.bind(ctx), s.r
 	args := make([]json.RawMessage, len(f.calls))
 	for i, c := range f.calls {
 		if c.State == store.CallFinished && c.Error != nil {

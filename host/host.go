@@ -23,7 +23,7 @@ import (
 // Config is what a Host is made of. Store, Policy, Plugins, Planners and HostKeys are required; the rest has defaults.
 type Config struct {
 	Store    store.Store
-	Policy   *policy.Engine
+	Policy   *policy.Live
 	Plugins  *plugins.Set
 	Planners map[string]Planner
 	// HostKeys make the resume tokens: the first signs, all verify.
@@ -34,6 +34,8 @@ type Config struct {
 	ApprovalTTL time.Duration
 	// SweepInterval is the time between two looks for what is due (default 30s).
 	SweepInterval time.Duration
+	// RulesInterval is the time between two looks whether the rules folder has changed (default 2s).
+	RulesInterval time.Duration
 	// Retention is how long a run is kept after its end (default 30 days).
 	Retention time.Duration
 	// Reserve and ReserveLow are marks of free bytes: below the first, new runs are refused; below the second, decisions
@@ -56,12 +58,13 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("host: Store, Policy, Plugins and Planners are required")
 	case len(c.HostKeys) == 0:
 		return c, errors.New("host: HostKeys is empty; see ParseTokenKeys")
-	case c.ApprovalTTL < 0, c.SweepInterval < 0, c.Retention < 0, c.Grace < 0:
+	case c.ApprovalTTL < 0, c.SweepInterval < 0, c.Retention < 0, c.Grace < 0, c.RulesInterval < 0:
 		return c, errors.New("host: durations must not be negative")
 	}
 	setDefault(&c.Workers, max(8, 2*runtime.GOMAXPROCS(0)))
 	setDefault(&c.ApprovalTTL, 24*time.Hour)
 	setDefault(&c.SweepInterval, 30*time.Second)
+	setDefault(&c.RulesInterval, 2*time.Second)
 	setDefault(&c.Retention, 30*24*time.Hour)
 	setDefault(&c.Reserve, 512<<20)
 	setDefault(&c.ReserveLow, 64<<20)
@@ -97,7 +100,7 @@ func setDefault[T comparable](v *T, d T) {
 // Host is the tool host. Its methods are safe for concurrent use.
 type Host struct {
 	store    store.Store
-	policy   *policy.Engine
+	policy   *rules
 	plugins  *plugins.Set
 	planners map[string]Planner
 	keys     []TokenKey
@@ -109,6 +112,7 @@ type Host struct {
 	workers       int
 	approvalTTL   time.Duration
 	sweepInterval time.Duration
+	rulesInterval time.Duration
 	retention     time.Duration
 	grace         time.Duration
 	reserve, low  uint64
@@ -142,7 +146,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{
-		store: c.Store, policy: c.Policy, plugins: c.Plugins, planners: c.Planners, keys: c.HostKeys, log: c.Log, clock: c.Now, rand: c.Rand,
+		store: c.Store, policy: &rules{live: c.Policy}, plugins: c.Plugins, planners: c.Planners, keys: c.HostKeys, log: c.Log, clock: c.Now, rand: c.Rand,
 		workers: c.Workers, approvalTTL: c.ApprovalTTL, sweepInterval: c.SweepInterval, retention: c.Retention, grace: c.Grace,
 		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(c.Workers), keyUses: newKeyUses(), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
 		operators: c.OperatorTenant,
@@ -154,6 +158,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 	if err := h.instrument(); err != nil {
 		return nil, err
 	}
+	h.rulesInterval = c.RulesInterval
 	h.boot = h.id("boot")
 	if err := h.adoptPrincipals(ctx); err != nil {
 		return nil, err
@@ -191,6 +196,7 @@ func (h *Host) Run(ctx context.Context) error {
 		wg.Go(func() { h.work(ctx, hard) })
 	}
 	wg.Go(func() { h.sweepLoop(ctx) })
+	wg.Go(func() { h.rulesLoop(ctx) })
 	wg.Go(func() {
 		if err := h.count(ctx); err != nil && ctx.Err() == nil {
 			h.log.Error("runs and approvals could not be counted; their gauges are missing until the next start", "error", err)

@@ -12,6 +12,16 @@ import (
 	"github.com/pawlhost/pawl/store"
 )
 
+// both runs a test twice: the rules changed between two processes, and below one that runs.
+func both(t *testing.T, name string, f func(t *testing.T, reloaded bool)) {
+	for _, way := range []string{"restarted", "reloaded"} {
+		t.Run(name+"/"+way, func(t *testing.T) {
+			t.Parallel()
+			f(t, way == "reloaded")
+		})
+	}
+}
+
 func rules(body string) fs.FS {
 	return fstest.MapFS{"people.rego": {Data: []byte("package pawl.rules\nimport rego.v1\n" + body + "\n")}}
 }
@@ -57,9 +67,9 @@ func TestInvariant8_PolicyOnResumeOnlyTightens(t *testing.T) {
 			paid + ` {"hi":1}`, []string{"transfer " + paid, `echo {"hi":1}`}},
 		{"a rule of the wrong shape (doubt stops)", "", host.Decision{Kind: "approve"}, `pause contains {"rule": 7} if input.call.tool == "transfer"`, `denied {"hi":1}`, []string{`echo {"hi":1}`}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			h := hosttest.New(t, hosttest.Options{Rules: rules(tc.before), Idle: true})
+		both(t, tc.name, func(t *testing.T, reloaded bool) {
+			folder := newFolder(rules(tc.before))
+			h := hosttest.New(t, hosttest.Options{Rules: folder, Idle: true})
 			h.External("pay", gatedTransfer)
 			r := h.Batch(hosttest.Member, "pay", twoCalls)
 			if r.State != store.RunAwaitingApproval {
@@ -74,7 +84,12 @@ func TestInvariant8_PolicyOnResumeOnlyTightens(t *testing.T) {
 			if _, err := h.Answer(hosttest.Admin, r.ID, ds...); err != nil {
 				t.Fatal(err)
 			}
-			h = restart(t, h, hosttest.Options{Rules: rules(tc.after)})
+			if reloaded {
+				folder.replace(h, rules(tc.after)) // of one case they are the same
+				h.Start()
+			} else {
+				h = restart(t, h, hosttest.Options{Rules: rules(tc.after)})
+			}
 			r = h.Settled(r.ID)
 			if got := resultsOf(r); r.State != store.RunAwaitingPlanner || got != tc.results {
 				t.Errorf("state %s, results %s, want %s", r.State, got, tc.results)

@@ -326,6 +326,7 @@ func (h *Host) checkEdit(ctx context.Context, r *run, p *planned, at string) err
 			return invalid(at+"/subagent", "%v", err)
 		}
 	}
+	ctx = h.policy.bind(ctx)
 	docs, i, tc, err := h.editDocs(ctx, r, f, c, p.edited)
 	if err != nil {
 		return err
@@ -335,7 +336,11 @@ func (h *Host) checkEdit(ctx context.Context, r *run, p *planned, at string) err
 	case denied != nil:
 		return invalid(at, "%s", denial(*denied))
 	case !all:
-		return &Error{Code: CodeOutOfScope, Pointer: at, Detail: fmt.Sprintf("the edited call is outside what stopped it (%q); an edit may not leave that scope", missing)}
+		gone, err := h.goneRules(ctx, r, f, c, missing)
+		if err != nil {
+			return err
+		}
+		return outOfScope(at, missing, gone)
 	}
 	return nil
 }

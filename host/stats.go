@@ -2,6 +2,7 @@ package host
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/pawlhost/pawl/host/telemetry"
 	"github.com/pawlhost/pawl/store"
@@ -22,6 +23,11 @@ type Stats struct {
 	SpaceKnown bool
 	// Ready is whether new runs are accepted.
 	Ready bool
+	// Rules: how often the folder was reloaded and how often that was refused, when the set in force was loaded, and whether the folder
+	// now has contents that are refused.
+	RulesTaken, RulesRefused int64
+	RulesLoaded              time.Time
+	RulesBroken              bool
 }
 
 // Stats returns the numbers as they are now.
@@ -33,6 +39,8 @@ func (h *Host) Stats() Stats {
 		Refused: c.refused.Load(), Finished: c.finished.Load(), PolicyAbandoned: h.policy.Abandoned(), Ready: h.Ready() == nil,
 	}
 	s.SpaceFree, s.SpaceKnown = h.store.Space()
+	s.RulesTaken, s.RulesRefused = h.policy.taken.Load(), h.policy.refused.Load()
+	s.RulesLoaded, s.RulesBroken = h.policy.live.Current().At, h.policy.live.Failed() != nil
 	return s
 }
 

@@ -348,6 +348,7 @@ func TestInvariant7_WhatAMemberOrAServiceMayNotDoIsRefusedAndAudited(t *testing.
 			_, _, err := h.Audit(t.Context(), a, hosttest.Body(host.AuditFilter{}))
 			return err
 		}},
+		{hosttest.Member, "policy.read", func(a host.Actor) error { _, err := h.GetPolicy(t.Context(), a); return err }},
 		{hosttest.Member, "policy.evaluate", func(a host.Actor) error {
 			_, err := h.Evaluate(t.Context(), a, hosttest.Body(host.Evaluation{Agent: "pay", Call: host.ProposedCall{Tool: "echo"}}))
 			return err

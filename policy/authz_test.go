@@ -26,7 +26,7 @@ func TestInvariant7And10_AuthzMatrix(t *testing.T) {
 		"approval.decide": {"OA", "OA"},
 		"token.rotate":    {"OAMNoamn", "OA"},
 		"agent.save":      managers, "agent.delete": managers, "audit.read": managers, "key.list": managers, "key.revoke": managers,
-		"policy.evaluate": managers, "metrics.read": managers,
+		"policy.evaluate": managers, "policy.read": managers, "metrics.read": managers,
 		"key.create": {"OA", "OA"}, "principal.save": {"OA", "OA"},
 		"principal.list": managers, "principal.read": managers, "principal.remove": managers,
 		"run.act_as":  {"oamn", "oamn"}, // of principals that may

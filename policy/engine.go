@@ -26,7 +26,7 @@ var base embed.FS
 
 // Options configures an Engine. The zero value has no rules of people.
 type Options struct {
-	Rules    fs.FS         // people's modules (*.rego, but not *_test.rego), read once; nil: none
+	Rules    fs.FS         // people's modules (*.rego, but not *_test.rego); nil: none
 	Deadline time.Duration // of one evaluation; 0 means DefaultDeadline
 }
 
@@ -34,23 +34,37 @@ type Options struct {
 // host under load must not deny calls because its processors are busy, and a rule that never ends still ends soon.
 const DefaultDeadline = time.Second
 
-// Engine holds the compiled modules. It is safe for concurrent use and has nothing to close.
+// Engine holds one set of compiled modules, for ever the same. It is safe for concurrent use and has nothing to close.
 type Engine struct {
-	evaluator
-	// asking evaluates authorization, apart from the gate: a rule of the gate that hangs must not keep anybody from deciding.
-	asking      evaluator
+	*shared
 	gate, authz rego.PreparedEvalQuery
 	defaults    *Interrupts
 	revision    string
 	// verdicts is nil where people's modules have a say in authorization.
 	verdicts *verdicts
+}
+
+// shared is what the engines of a folder have in common, one after the other: the bound on evaluations that hang is one of the
+// process, and what was compiled of agents does not depend on people's rules.
+type shared struct {
+	evaluator
+	// asking evaluates authorization, apart from the gate: a rule of the gate that hangs must not keep anybody from deciding.
+	asking   evaluator
 	compiled interruptsCache
+}
+
+func newShared(deadline time.Duration) *shared {
+	return &shared{evaluator: newEvaluator(deadline), asking: newEvaluator(deadline)}
 }
 
 // New compiles the base and the people's modules. A module that cannot be used is an error with its file, the line and
 // what to do; then there is no Engine, since a host that dropped a rule would let calls through.
 func New(ctx context.Context, o Options) (*Engine, error) {
-	modules, err := load(o.Rules)
+	return build(ctx, newShared(o.Deadline), readFolder(o.Rules))
+}
+
+func build(ctx context.Context, with *shared, from contents) (*Engine, error) {
+	modules, err := load(from)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +72,7 @@ func New(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{revision: revision(modules), evaluator: newEvaluator(o.Deadline), asking: newEvaluator(o.Deadline)}
+	e := &Engine{shared: with, revision: revision(modules)}
 	if e.gate, err = prepare(ctx, compiler, "data.pawl.gate.decision"); err != nil {
 		return nil, err
 	}

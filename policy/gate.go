@@ -32,6 +32,7 @@ type Decision struct {
 	Rules            []string      // the ids of the rules that pause or deny, sorted
 	Reasons          []string      // of a deny: texts of the rules, sorted; they may be shown to the model
 	Detail           string        // of a failure: for the operator's log; holds no argument
+	Revision         string        // of the set of rules that answered
 }
 
 // Gate decides one call. It never fails open and has no error: whatever goes wrong is a Deny with a Code. on is nil for the
@@ -66,6 +67,12 @@ func (e *Engine) Fires(ctx context.Context, on *Interrupts, in *Input, rules []s
 }
 
 func (e *Engine) decide(ctx context.Context, on *Interrupts, in *Input, strict bool) Decision {
+	d := e.judge(ctx, on, in, strict)
+	d.Revision = e.revision
+	return d
+}
+
+func (e *Engine) judge(ctx context.Context, on *Interrupts, in *Input, strict bool) Decision {
 	doc, err := in.document()
 	if err != nil {
 		return refuse(&failure{CodeInput, err.Error()})

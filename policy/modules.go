@@ -3,8 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -21,29 +19,8 @@ type module struct {
 // stand in for one of ours.
 const basePrefix = "/pawl/"
 
-const (
-	maxModule  = 1 << 20 // bytes of one of the people's files
-	maxModules = 16 << 20
-)
-
-// readModule reads a little more than a module may have. What is not a file is not opened: opening a pipe waits for its writer,
-// for ever, and a device may never end.
-func readModule(rules fs.FS, name string) ([]byte, error) {
-	if st, err := fs.Stat(rules, name); err != nil {
-		return nil, err
-	} else if !st.Mode().IsRegular() {
-		return nil, errors.New("it is not a regular file")
-	}
-	f, err := rules.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxModule+1))
-}
-
-// load parses the base, the people's modules, and one generated module that collects from their packages.
-func load(rules fs.FS) (map[string]module, error) {
+// load parses the base, the people's modules, and generated modules that collect from their packages.
+func load(c contents) (map[string]module, error) {
 	modules := make(map[string]module)
 	for _, name := range []string{"rego/gate.rego", "rego/authz.rego"} {
 		text, err := base.ReadFile(name)
@@ -56,46 +33,20 @@ func load(rules fs.FS) (map[string]module, error) {
 		}
 		modules[basePrefix+path.Base(name)] = m
 	}
-	if rules == nil {
-		return modules, nil
-	}
-	var problems []error
-	total := 0
-	err := fs.WalkDir(rules, ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return fmt.Errorf("%s: cannot be read: %w", name, err)
-		case d.IsDir(), path.Ext(name) != ".rego", strings.HasSuffix(name, "_test.rego"):
-			return nil
-		}
-		text, err := readModule(rules, name)
-		if err != nil {
-			return fmt.Errorf("%s: cannot be read: %w", name, err)
-		}
-		if total += len(text); len(text) > maxModule || total > maxModules {
-			return fmt.Errorf("%s: larger than %d bytes, or all files together than %d: move data out of the rules", name, maxModule, maxModules)
-		}
-		m, err := parse(name, text)
+	problems := c.problems
+	peoples := map[string]module{}
+	for _, f := range c.files {
+		m, err := parse(f.name, f.text)
 		if err == nil {
 			err = checkPeoples(m.parsed)
 		}
 		if err != nil {
 			problems = append(problems, err)
-			return nil
+			continue
 		}
-		modules[name] = m
-		return nil
-	})
-	if err != nil {
-		problems = append(problems, err)
+		modules[f.name], peoples[f.name] = m, m
 	}
 	if len(problems) == 0 {
-		peoples := map[string]module{}
-		for name, m := range modules {
-			if !strings.HasPrefix(name, basePrefix) {
-				peoples[name] = m
-			}
-		}
 		if err := checkUnused(peoples); err != nil {
 			problems = append(problems, err)
 		}
@@ -122,14 +73,16 @@ func parse(name string, text []byte) (module, error) {
 // moduleErrors renders OPA's errors as file:line: text, each on a line, with a hint for those that need one.
 func moduleErrors(err error) error {
 	var list ast.Errors
-	if !errors.As(err, &list) {
+	if one, ok := errors.AsType[*ast.Error](err); ok {
+		list = ast.Errors{one}
+	} else if !errors.As(err, &list) {
 		return err
 	}
 	lines := make([]string, 0, len(list))
 	for _, e := range list {
 		line := e.Message
 		if e.Location != nil {
-			line = fmt.Sprintf("%s:%d: %s", e.Location.File, e.Location.Row, e.Message)
+			line = fmt.Sprintf("%s:%d: %s", e.Location.File, max(e.Location.Row, 1), e.Message)
 		}
 		if name, ok := strings.CutPrefix(e.Message, "undefined function "); ok {
 			line += fmt.Sprintf(" (policies are pure: if %s is a builtin of OPA, it is switched off here; the time is input.time)", name)

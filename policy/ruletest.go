@@ -15,11 +15,11 @@ import (
 
 // TestResult is the outcome of one rule whose name begins with test_.
 type TestResult struct {
-	Name     string // package and rule, such as data.pawl.rules_test.test_limit
-	Location string // file:line
-	Pass     bool
-	Skip     bool   // the name begins with todo_
-	Output   string // of print
+	Name     string `json:"name"`     // package and rule, such as data.pawl.rules_test.test_limit
+	Location string `json:"location"` // file:line
+	Pass     bool   `json:"pass"`
+	Skip     bool   `json:"skip,omitempty"`   // the name begins with todo_
+	Output   string `json:"output,omitempty"` // of print
 }
 
 // testDeadline bounds one test.
@@ -28,7 +28,7 @@ const testDeadline = 5 * time.Second
 // Test runs the *_test.rego of a rules folder against its modules and the base, like `opa test`, with the host's builtins and
 // strictness. A folder that New would refuse is an error, and so is a test that cannot be compiled or evaluated.
 func Test(ctx context.Context, rules fs.FS) ([]TestResult, error) {
-	modules, err := load(rules)
+	modules, err := load(readFolder(rules))
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 // The base modules are tested in Rego, beside them.
 func TestBaseModules(t *testing.T) {
 	t.Parallel()
-	modules, err := load(nil)
+	modules, err := load(contents{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,7 @@ type config struct {
 	workers    int
 	ttl        time.Duration
 	sweep      time.Duration
+	rulesEvery time.Duration
 	retention  time.Duration
 	reserve    size
 	reserveLow size
@@ -58,7 +59,7 @@ type config struct {
 
 // hostSettings are the flags that a configuration file and the environment may also set.
 var hostSettings = []string{
-	"data", "listen", "rules", "plugins", "allow-origin", "metrics-open", "workers", "approval-ttl", "approval-sweep-interval", "retention",
+	"data", "listen", "rules", "rules-interval", "plugins", "allow-origin", "metrics-open", "workers", "approval-ttl", "approval-sweep-interval", "retention",
 	"store-reserve", "store-reserve-low", "memory-limit", "operator-tenant", "log-level",
 }
 
@@ -70,6 +71,7 @@ func (c *config) hostFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.data, "data", "", "`FOLDER` of the database (made if missing)")
 	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`ADDRESS` to listen on")
 	f.StringVar(&c.rules, "rules", "", "`FOLDER` of Rego rules (package pawl.rules…)")
+	f.DurationVar(&c.rulesEvery, "rules-interval", 2*time.Second, "how often the rules folder is looked at for changes (`TIME`)")
 	f.StringVar(&c.plugins, "plugins", "", "`FOLDER` of plugins (*.wasm)")
 	f.StringVar(&c.file, "config", "", "configuration `FILE` (YAML or JSON)")
 	f.StringSliceVar(&c.origins, "allow-origin", nil, "further browser `ORIGIN` that may open WebSockets (repeatable)")
@@ -134,7 +136,7 @@ func (c *config) check() error {
 	for _, d := range []struct {
 		name string
 		is   time.Duration
-	}{{"approval-ttl", c.ttl}, {"approval-sweep-interval", c.sweep}, {"retention", c.retention}} {
+	}{{"approval-ttl", c.ttl}, {"approval-sweep-interval", c.sweep}, {"rules-interval", c.rulesEvery}, {"retention", c.retention}} {
 		if d.is <= 0 { // not "never", and not "at once" either: who writes it means one of them
 			return usagef("--%s (or %s, or in the file) is %s: write a time above zero, such as 8h", d.name, environment(d.name), d.is)
 		}

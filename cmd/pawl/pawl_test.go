@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -76,6 +77,21 @@ func TestScripts(t *testing.T) {
 			},
 			"crash": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Value(hosts{}).(map[string]*child)[args[0]].kill()
+			},
+			"hangup": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(ts.Value(hosts{}).(map[string]*child)[args[0]].cmd.Process.Signal(syscall.SIGHUP))
+			},
+			"until": func(ts *testscript.TestScript, neg bool, args []string) {
+				if neg || len(args) < 2 {
+					ts.Fatalf("usage: until PATTERN CMD…")
+				}
+				pattern := regexp.MustCompile(args[0])
+				if !eventually(context.Background(), time.Minute, func() bool {
+					_ = ts.Exec(args[1], args[2:]...) // its exit code is for "exits" to look at
+					return pattern.MatchString(ts.ReadFile("stdout"))
+				}) {
+					ts.Fatalf("%q did not come", args[0])
+				}
 			},
 			"term": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(ts.Value(hosts{}).(map[string]*child)[args[0]].stop(context.Background()))

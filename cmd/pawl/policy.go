@@ -23,8 +23,10 @@ import (
 func (a *app) policyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
-		Short: "Ask what the policies would decide",
-		Example: `  pawl policy eval --agent ops --call '{"tool": "write_file", "arguments": {"path": "/memories/a", "content": "x"}}'
+		Short: "Ask what the policies would decide, check rules, see which are in force",
+		Example: `  pawl policy status
+  pawl policy check ./rules
+  pawl policy eval --agent ops --call '{"tool": "write_file", "arguments": {"path": "/memories/a", "content": "x"}}'
   pawl policy eval --rules ./rules --agent-file agent.yaml --call @call.json`,
 	}
 	var o struct {
@@ -102,7 +104,7 @@ Exit codes: 0 the call would run, 6 it would stop for a decision, 4 it would be 
 	f.StringVar(&o.toolContext, "tool-context", "", "the caller's context, a `JSON` object or @FILE")
 	f.StringVar(&o.at, "at", "", "the `TIME` that rules see (RFC 3339; default: now)")
 	f.BoolVar(&o.printInput, "print-input", false, "print the input document instead of evaluating")
-	c.AddCommand(eval)
+	c.AddCommand(eval, a.policyStatusCommand(), a.policyCheckCommand())
 	return c
 }
 
@@ -132,13 +134,14 @@ func (a *app) evalHere(c *cobra.Command, in *policy.Input, agentFile string) err
 			return usagef("--rules %s is not a folder", a.rules)
 		}
 		rules = os.DirFS(a.rules)
-		if n, err := ruleFiles(rules); err == nil && n == 0 {
-			fmt.Fprintf(a.stderr, "warning: %s has no rules: no file NAME.rego\n", visible(a.rules))
-		}
 	}
-	engine, err := policy.New(c.Context(), policy.Options{Rules: rules})
+	live, err := policy.Open(c.Context(), policy.Options{Rules: rules}, time.Now())
 	if err != nil {
 		return err
+	}
+	engine := live.Current()
+	if rules != nil && len(engine.Files) == 0 {
+		fmt.Fprintf(a.stderr, "warning: %s has no rules: no file NAME.rego\n", visible(a.rules))
 	}
 	var on *policy.Interrupts // nil: the built-in defaults
 	if agentFile != "" {
@@ -172,17 +175,6 @@ func (a *app) evalHere(c *cobra.Command, in *policy.Input, agentFile string) err
 		view.TTL = d.TTL.String()
 	}
 	return a.showDecision(view)
-}
-
-// ruleFiles counts the files of a rules folder that a host reads.
-func ruleFiles(rules fs.FS) (n int, err error) {
-	err = fs.WalkDir(rules, ".", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && strings.HasSuffix(path, ".rego") && !strings.HasSuffix(path, "_test.rego") {
-			n++
-		}
-		return err
-	})
-	return n, err
 }
 
 // printInput prints what rules see, as --input takes it. (What interrupt_on asks for is added when it is evaluated.)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"runtime/pprof"
@@ -44,6 +45,9 @@ func (a *app) serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Run the host",
 		Long: `Runs the host until SIGTERM or an interrupt. What a run waits for survives any end of the process.
+
+The rules folder is looked at every --rules-interval, and at once on SIGHUP: what has changed and settled there takes effect as a
+whole, what cannot be used leaves the old rules in force ("pawl policy status" says so).
 
 Settings come from flags, then the environment (PAWL_DATA, PAWL_LISTEN, PAWL_APPROVAL_TTL, PAWL_STORE_RESERVE, … one for each
 flag), then the file of --config (YAML or JSON, names with underscores; "plugin_config" has a map per plugin).
@@ -125,6 +129,9 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 		log.Warn("--dev adds tenants with keys for trying to a database that it did not make, and takes the rate limits from all", "data", a.data)
 	}
 	a.warn(b, ln.Addr(), log)
+	if a.rules != "" {
+		defer b.reloadOnHangup(ctx)()
+	}
 	err = b.serve(ctx, ln, log, api.Options{Dev: a.dev, Origins: a.origins, MetricsOpen: a.metrics || a.dev, Log: log, Version: v})
 	if err == nil {
 		log.Info("stopped")
@@ -150,6 +157,29 @@ func (a *app) warn(b *built, addr net.Addr, log *slog.Logger) {
 	}
 	if err := b.host.Ready(); err != nil {
 		log.Warn("new runs are refused for now", "reason", err)
+	}
+}
+
+// reloadOnHangup reloads the rules at each SIGHUP, until the returned function is called. The host says in its log what came of it.
+func (b *built) reloadOnHangup(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	hangups, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(hangups, syscall.SIGHUP)
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangups:
+				b.host.ReloadRules(ctx)
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		cancel()
+		<-done
 	}
 }
 
@@ -243,14 +273,12 @@ func (a *app) build(ctx context.Context, log *slog.Logger, add func(*plugins.Set
 	var rules fs.FS
 	if a.rules != "" {
 		rules = os.DirFS(a.rules)
-		if b.rules, err = ruleFiles(rules); err != nil {
-			return b, fmt.Errorf("--rules: %w", err)
-		}
 	}
-	engine, err := policy.New(ctx, policy.Options{Rules: rules})
+	live, err := policy.Open(ctx, policy.Options{Rules: rules}, time.Now())
 	if err != nil {
 		return b, err
 	}
+	b.rules = len(live.Current().Files)
 	// What could refuse the start without a folder has had its chance: a refused start leaves nothing.
 	keys, err := a.hostKeys()
 	if err != nil {
@@ -276,8 +304,8 @@ func (a *app) build(ctx context.Context, log *slog.Logger, add func(*plugins.Set
 		}
 	}
 	b.host, err = host.New(ctx, host.Config{
-		Store: s, Policy: engine, Plugins: b.plugins, Planners: planner.All(), HostKeys: keys,
-		Workers: a.workers, ApprovalTTL: a.ttl, SweepInterval: a.sweep, Retention: a.retention,
+		Store: s, Policy: live, Plugins: b.plugins, Planners: planner.All(), HostKeys: keys,
+		Workers: a.workers, ApprovalTTL: a.ttl, SweepInterval: a.sweep, RulesInterval: a.rulesEvery, Retention: a.retention,
 		Reserve: uint64(a.reserve), ReserveLow: uint64(a.reserveLow), OperatorTenant: a.operators, Grace: grace, Log: log,
 	})
 	return b, err

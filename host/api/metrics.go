@@ -81,12 +81,15 @@ var (
 	spaceDesc     = prometheus.NewDesc("pawl_store_free_bytes", "Free bytes of the store's medium.", nil, nil)
 	readyDesc     = prometheus.NewDesc("pawl_ready", "1 while new runs are accepted.", nil, nil)
 	refusedDesc   = prometheus.NewDesc("pawl_refusals_total", "Refused acts; of repeated ones the audit log has one row a minute, this counts all.", nil, nil)
+	reloadsDesc   = prometheus.NewDesc("pawl_policy_reloads_total", "Reloads of the rules folder; of a refused one the old rules stay in force.", []string{"outcome"}, nil)
+	loadedDesc    = prometheus.NewDesc("pawl_policy_loaded_seconds", "When the rules in force were loaded, in seconds since 1970.", nil, nil)
+	brokenDesc    = prometheus.NewDesc("pawl_policy_refused", "1 while the rules folder has contents that are not in force.", nil, nil)
 	abandonedDesc = prometheus.NewDesc("pawl_policy_abandoned_total", "Policy evaluations that ran out of time.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (hostStats) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{waitingDesc, drivenDesc, commitsDesc, runsDesc, spaceDesc, readyDesc, refusedDesc, abandonedDesc} {
+	for _, d := range []*prometheus.Desc{waitingDesc, drivenDesc, commitsDesc, runsDesc, spaceDesc, readyDesc, refusedDesc, abandonedDesc, reloadsDesc, loadedDesc, brokenDesc} {
 		ch <- d
 	}
 }
@@ -117,4 +120,12 @@ func (c hostStats) Collect(ch chan<- prometheus.Metric) {
 	total(runsDesc, v.Finished, "finished")
 	total(refusedDesc, v.Refused)
 	total(abandonedDesc, v.PolicyAbandoned)
+	total(reloadsDesc, v.RulesTaken, "ok")
+	total(reloadsDesc, v.RulesRefused, "error")
+	gauge(loadedDesc, float64(v.RulesLoaded.Unix()))
+	broken := 0.0
+	if v.RulesBroken {
+		broken = 1
+	}
+	gauge(brokenDesc, broken)
 }

@@ -77,6 +77,11 @@ func revokeKey(s *Server, w http.ResponseWriter, r *request) error {
 	return nil
 }
 
+func getPolicy(s *Server, w http.ResponseWriter, r *request) error {
+	p, err := s.host.GetPolicy(r.Context(), r.actor)
+	return answer(w, http.StatusOK, p, err)
+}
+
 func evaluate(s *Server, w http.ResponseWriter, r *request) error {
 	out, err := s.host.Evaluate(r.Context(), r.actor, lazily(r, nil, func(e *host.Evaluation) error {
 		if e.Agent == "" {

@@ -284,6 +284,7 @@ func TestInvariant10_EveryRouteByEverybody(t *testing.T) {
 		{"POST", "/v1/tenants", `{"name":"new"}`, []int{401, 403, 403, 403, 403, 403, 403, 403}},
 		{"GET", "/v1/tenants/{tenant}", "", []int{401, 403, 403, 403, 403, 403, 403, 403}},
 		{"PATCH", "/v1/tenants/{tenant}", `{"disabled":true}`, []int{401, 403, 403, 403, 403, 403, 403, 403}},
+		{"GET", "/v1/policy", "", managers(200, 200)},
 		{"POST", "/v1/policy/evaluate", `{"agent":"ops","call":{"tool":"echo","arguments":{}}}`, []int{401, 200, 200, 403, 403, 200, 404, 403}},
 		{"POST", "/v1/ws/ticket", "", all(201)},
 		{"GET", "/v1/ws", "", all(426)},

@@ -77,6 +77,7 @@ func routes() []route {
 		{method: "POST", path: "/v1/tenants", serve: createTenant, summary: "Make a tenant, and the key of its first owner (for operators)", body: host.NewTenant{}, needs: []string{"name"}, idem: true, answers: map[int]any{201: host.Tenant{}}, errors: []int{409, 422, 503, 507}},
 		{method: "GET", path: "/v1/tenants/{name}", serve: getTenantOf, summary: "Any tenant (for operators)", answers: map[int]any{200: host.Tenant{}}},
 		{method: "PATCH", path: "/v1/tenants/{name}", serve: changeTenantOf, summary: "Change the settings of any tenant, or disable it (for operators)", body: host.TenantChange{}, answers: map[int]any{200: host.Tenant{}}, errors: []int{409, 503, 507}},
+		{method: "GET", path: "/v1/policy", serve: getPolicy, summary: "The rules in force, and why a changed folder was refused", answers: map[int]any{200: host.Policy{}}},
 		{method: "POST", path: "/v1/policy/evaluate", serve: evaluate, summary: "Ask policy about a call; nothing runs", body: host.Evaluation{}, needs: []string{"agent", "call"}, answers: map[int]any{200: anyObject{}}},
 		{method: "POST", path: "/v1/ws/ticket", serve: wsTicket, summary: "A one-time ticket for a browser's WebSocket", body: nothing{}, answers: map[int]any{201: Ticket{}}, errors: []int{503}},
 		{method: "GET", path: "/v1/ws", auth: itself, serve: webSocket, summary: "Open a WebSocket (subprotocol pawl.v1)", answers: map[int]any{101: nil}, errors: []int{426, 503}},

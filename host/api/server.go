@@ -229,6 +229,9 @@ func (s *Server) serve(w *recorder, r *request) (err error) {
 	}
 	switch {
 	case r.route != nil:
+		if r.route.auth == byKey && r.route.stream == "" {
+			r.Request = r.WithContext(s.host.OneRuleset(r.Context()))
+		}
 		return r.route.serve(s, w, r)
 	case allow != nil:
 		w.Header().Set("Allow", strings.Join(allow, ", "))

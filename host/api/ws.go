@@ -330,7 +330,7 @@ func (c *socket) c2s(typ string, id json.RawMessage, data []byte) error {
 		if typ == "resume" {
 			answer = c.resume
 		}
-		err := answer(ctx, id, a, data)
+		err := answer(c.s.host.OneRuleset(ctx), id, a, data)
 		done(err)
 		if err != nil {
 			c.failIn(ctx, id, err)

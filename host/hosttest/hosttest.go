@@ -57,7 +57,7 @@ type Host struct {
 	t       testing.TB
 	Store   store.Store
 	Plugins *plugins.Set
-	Policy  *policy.Engine
+	Policy  *policy.Live
 	Clock   *Clock
 	Log     *Log
 	// Ran counts what the built-in tools did, by call id: see Calls.
@@ -85,7 +85,7 @@ func New(t testing.TB, o Options) *Host {
 		h.Clock = o.Clock
 	}
 	var err error
-	if h.Policy, err = policy.New(ctx, policy.Options{Rules: o.Rules, Deadline: 5 * time.Second}); err != nil {
+	if h.Policy, err = policy.Open(ctx, policy.Options{Rules: o.Rules, Deadline: 5 * time.Second}, h.Clock.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if h.Plugins, err = plugins.Open(ctx, plugins.Options{Bundled: o.Bundled, CacheDir: o.Cache}); err != nil {
@@ -132,7 +132,7 @@ func New(t testing.TB, o Options) *Host {
 	c := host.Config{
 		Store: h.Store, Policy: h.Policy, Plugins: h.Plugins, Planners: planner.All(), HostKeys: keys, Workers: 8,
 		Now: h.Clock.Now, Log: slog.New(slog.NewTextHandler(h.Log, &slog.HandlerOptions{Level: slog.LevelDebug})), Grace: time.Second,
-		SweepInterval: time.Hour,
+		SweepInterval: time.Hour, RulesInterval: time.Hour,
 	}
 	if o.Config != nil {
 		o.Config(&c)

@@ -43,6 +43,7 @@ missing_grant := {
 	"principal.save": "role_required",
 	"principal.remove": "role_required",
 	"policy.evaluate": "role_required",
+	"policy.read": "role_required",
 	"metrics.read": "role_required",
 	"run.act_as": "act_as_required",
 	"tenant.read": "not_authenticated",

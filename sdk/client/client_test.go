@@ -201,3 +201,14 @@ func TestEventsTellWhyTheyEnd(t *testing.T) {
 		}
 	}
 }
+
+func TestPolicyTellsWhatIsInForceAndWhatWasRefused(t *testing.T) {
+	t.Parallel()
+	c, _ := server(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"revision":"sha256:1","loaded_at":"2026-11-29T12:00:00.000Z","files":[{"name":"a.rego","digest":"sha256:2","bytes":7}],"refused":{"at":"2026-11-29T13:00:00.000Z","problems":["a.rego:3: x"]}}`)
+	})
+	p, err := c.Policy(context.Background())
+	if err != nil || p.Revision != "sha256:1" || p.Files[0].Name != "a.rego" || p.Refused == nil || p.Refused.Problems[0] != "a.rego:3: x" || !p.Refused.At.After(p.LoadedAt) {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
