@@ -98,8 +98,7 @@ as admin 5 approvals reject "$tone"
 
 part '4. The next call stops. The host is killed; what waits, waits.'
 as member 6 run --attach "$run"
-kill -9 "$host"
-wait "$host" 2>/dev/null || true
+{ kill -9 "$host" && wait "$host"; } 2>/dev/null || true
 start
 as admin 0 approvals list
 
@@ -117,3 +116,4 @@ as member 0 run --attach "$run"
 part '7. What the model was told, and who did what.'
 as member 0 runs show "$run" --trajectory
 as admin 0 audit
+as admin 0 audit verify
