@@ -50,6 +50,7 @@ type config struct {
 	memory     size
 	operators  string
 	logLevel   string
+	otlp       string
 	cpuProfile string
 	withStdin  bool
 	file       string
@@ -60,7 +61,7 @@ type config struct {
 // hostSettings are the flags that a configuration file and the environment may also set.
 var hostSettings = []string{
 	"data", "listen", "rules", "rules-interval", "plugins", "allow-origin", "metrics-open", "workers", "approval-ttl", "approval-sweep-interval", "retention",
-	"store-reserve", "store-reserve-low", "memory-limit", "operator-tenant", "log-level",
+	"store-reserve", "store-reserve-low", "memory-limit", "operator-tenant", "log-level", "otlp-endpoint",
 }
 
 const defaultReserveLow = 64 << 20
@@ -93,6 +94,7 @@ func (c *config) hostFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.withStdin, "end-with-stdin", false, "end when standard input does, as it does with the process that holds its other end")
 	_ = f.MarkHidden("end-with-stdin") // for the demo: whatever becomes of that, no host stays behind
 	_ = f.MarkHidden("cpu-profile")    // it is there; for those who measure
+	f.StringVar(&c.otlp, "otlp-endpoint", "", "`URL` of a collector that takes traces and metrics by OTLP/HTTP (the OTEL_… variables count too)")
 	f.StringVar(&c.logLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
 }
 

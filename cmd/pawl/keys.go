@@ -157,7 +157,7 @@ func (a *app) keeper(c *cobra.Command, tenant string, local func(*host.Host, hos
 		a.hostKey = randomHostKey() // nothing is signed here
 	}
 	log := slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	b, err := a.build(c.Context(), log, nil)
+	b, err := a.build(c.Context(), log, nil, nil)
 	if err != nil {
 		return err
 	}

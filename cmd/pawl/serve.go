@@ -16,6 +16,7 @@ import (
 	"runtime/debug"
 	"runtime/pprof"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/host/api"
 	"github.com/pawlhost/pawl/host/planner"
+	"github.com/pawlhost/pawl/host/telemetry"
 	"github.com/pawlhost/pawl/plugins"
 	"github.com/pawlhost/pawl/plugins/bundled"
 	"github.com/pawlhost/pawl/policy"
@@ -109,7 +111,11 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 		return err
 	}
 	defer ln.Close()
-	b, err := a.build(ctx, log, add)
+	told, err := a.openTelemetry(ctx, log)
+	if err != nil {
+		return err
+	}
+	b, err := a.build(ctx, log, told, add)
 	if err != nil {
 		return err
 	}
@@ -256,15 +262,16 @@ func (a *app) bind(ctx context.Context) (net.Listener, error) {
 
 // built is a host with what it stands on.
 type built struct {
-	store   store.Store
-	plugins *plugins.Set
-	host    *host.Host
-	rules   int // files of the operator
+	store     store.Store
+	plugins   *plugins.Set
+	telemetry *telemetry.Telemetry
+	host      *host.Host
+	rules     int // files of the operator
 }
 
-// build opens the store and puts a host on it.
-func (a *app) build(ctx context.Context, log *slog.Logger, add func(*plugins.Set) error) (b *built, err error) {
-	b = &built{}
+// build opens the store and puts a host on it. The telemetry is the host's from here on, and ends with it; nil for none.
+func (a *app) build(ctx context.Context, log *slog.Logger, told *telemetry.Telemetry, add func(*plugins.Set) error) (b *built, err error) {
+	b = &built{telemetry: told}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.close(log))
@@ -306,7 +313,7 @@ func (a *app) build(ctx context.Context, log *slog.Logger, add func(*plugins.Set
 	b.host, err = host.New(ctx, host.Config{
 		Store: s, Policy: live, Plugins: b.plugins, Planners: planner.All(), HostKeys: keys,
 		Workers: a.workers, ApprovalTTL: a.ttl, SweepInterval: a.sweep, RulesInterval: a.rulesEvery, Retention: a.retention,
-		Reserve: uint64(a.reserve), ReserveLow: uint64(a.reserveLow), OperatorTenant: a.operators, Grace: grace, Log: log,
+		Reserve: uint64(a.reserve), ReserveLow: uint64(a.reserveLow), OperatorTenant: a.operators, Grace: grace, Log: log, Telemetry: told,
 	})
 	return b, err
 }
@@ -392,15 +399,25 @@ func (b *built) serve(ctx context.Context, ln net.Listener, log *slog.Logger, o 
 	return errors.Join(failed, b.close(log))
 }
 
-// close frees the plugins and closes the store, in this order: a call that ends still writes.
+// close frees the plugins and closes the store, in this order: a call that ends still writes. What is queued for a collector is sent
+// meanwhile, in the time that the plugins have.
 func (b *built) close(log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	var sent sync.WaitGroup
+	if b.telemetry != nil {
+		sent.Go(func() {
+			if err := b.telemetry.Shutdown(ctx); err != nil {
+				log.Warn("the last traces and metrics were not sent", "error", err)
+			}
+		})
+	}
 	if b.plugins != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
 		if err := b.plugins.Close(ctx); err != nil {
 			log.Warn("a tool did not end", "error", err)
 		}
 	}
+	sent.Wait()
 	if b.store != nil {
 		return b.store.Close()
 	}

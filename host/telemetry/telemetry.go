@@ -115,9 +115,11 @@ func (t *Telemetry) Flush(ctx context.Context) error {
 
 // Shutdown sends what is queued and ends the goroutines. What is not sent when ctx is done is dropped.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
-	err := t.meters.Shutdown(ctx)
+	metrics := make(chan error, 1)
+	go func() { metrics <- t.meters.Shutdown(ctx) }() // beside the spans: neither has the other's time
+	var err error
 	if t.spans != nil {
-		err = errors.Join(err, t.spans.Shutdown(ctx))
+		err = t.spans.Shutdown(ctx)
 	}
-	return err
+	return errors.Join(err, <-metrics)
 }
