@@ -47,8 +47,10 @@ func load(c contents) (map[string]module, error) {
 		modules[f.name], peoples[f.name] = m, m
 	}
 	if len(problems) == 0 {
-		if err := checkUnused(peoples); err != nil {
-			problems = append(problems, err)
+		for _, check := range []func(map[string]module) error{checkUnused, checkInputs} {
+			if err := check(peoples); err != nil {
+				problems = append(problems, err)
+			}
 		}
 	}
 	if len(problems) > 0 {

@@ -5,7 +5,7 @@ import data.pawl.authz
 decide(id, tool) := {
 	"act": "approval.decide",
 	"principal": {"tenant": "demo", "id": id, "kind": "user", "roles": ["admin"]},
-	"resource": {"tenant": "demo", "created_by": "ann", "subject": "ann", "tool": tool, "reason": "approval_required", "origin": "gate"},
+	"resource": {"tenant": "demo", "created_by": "ann", "subject": "ann", "tool": tool, "reason": "approval_required", "origin": "gate", "second_party": false},
 }
 
 test_an_admin_decides if {
