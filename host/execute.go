@@ -263,10 +263,12 @@ func (h *Host) drivePending(ctx, guest context.Context, s *step, attempts map[st
 			busy[c.ID] = true
 			h.guests.Go(func() { ends <- h.run(guest, r, c) })
 		}
-		if s = h.step(r); more {
+		if more {
+			s = h.step(r)
 			continue
 		}
 		e := <-ends
+		s = h.step(r) // its moment is that of the end, however long the call took
 		delete(busy, e.call.ID)
 		if e.panicked != nil {
 			panic(e.panicked)
