@@ -63,6 +63,14 @@ func TestRulesDecideInAHost(t *testing.T) {
 			t.Errorf("%s%s at %s: %+v; want %s by %v for %s", tc.tool, tc.arguments, tc.at, d, tc.effect, tc.rules, tc.ttl)
 		}
 	}
+	// The limit is overridden by approving, or by an edit that is still above it; one within it is not what the approver was asked.
+	for amount, within := range map[string]bool{"4000": true, "900": false} {
+		in := &policy.Input{Time: monday, Call: &policy.Call{Tool: "transfer", Effects: "write", Arguments: json.RawMessage(`{"account":"a","amount":` + amount + `,"currency":"EUR"}`)}}
+		all, missing, denied := e.Fires(t.Context(), on, in, []string{"payments/limit"})
+		if all != within || len(missing) > 0 == within || denied != nil {
+			t.Errorf("an edit to %s: %v, %v, %+v", amount, all, missing, denied)
+		}
+	}
 	v := e.Authz(t.Context(), &policy.AuthzInput{
 		Act:       "approval.decide",
 		Principal: policy.Principal{Tenant: "demo", ID: "ext-carl", Kind: "user", Roles: []string{"owner"}},
