@@ -96,7 +96,8 @@ func (noLoader) Load(url string) (any, error) {
 }
 
 // CompileSchema compiles raw. A reference that leaves the document is an error: nothing is ever fetched. Formats are
-// asserted; besides the standard ones there is "path", see [pathform.Canonical].
+// asserted; besides the standard ones there is "path", see [pathform.Canonical]. A keyword of the wrong shape is a *[SchemaError] that points
+// at it.
 func CompileSchema(raw json.RawMessage) (_ *Schema, err error) {
 	defer func() { // a schema may be a model's: the host must not fall over it
 		if recover() != nil {
@@ -126,6 +127,9 @@ func CompileSchema(raw json.RawMessage) (_ *Schema, err error) {
 		return nil, err
 	}
 	s, err := c.Compile(schemaURL)
+	if bad, ok := errors.AsType[*jsonschema.SchemaValidationError](err); ok {
+		return nil, schemaError(bad.Err)
+	}
 	if err != nil {
 		return nil, errors.New(strings.ReplaceAll(err.Error(), schemaURL, ""))
 	}

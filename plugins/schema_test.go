@@ -91,7 +91,8 @@ func TestSchemasThatAreRefused(t *testing.T) {
 	for _, c := range []struct{ why, schema, want string }{
 		{"not JSON", `{`, ""},
 		{"duplicate names", `{"type":"object","type":"string"}`, "duplicate"},
-		{"a keyword of the wrong type", `{"type":7}`, ""},
+		{"a keyword of the wrong type", `{"type":7}`, "/type: value must be one of 'array', "},
+		{"a word that is no type", `{"properties":{"a":{"type":"text"}}}`, "/properties/a/type: value must be one of 'array', "},
 		{"a reference to the web", `{"$ref":"https://example.com/s.json"}`, "may only refer to itself"},
 		{"to a file", `{"$ref":"file:///etc/passwd"}`, "may only refer to itself"},
 		{"to a neighbour", `{"$ref":"other.json"}`, "may only refer to itself"},

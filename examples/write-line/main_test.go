@@ -39,6 +39,9 @@ type rig struct {
 
 func serve(t *testing.T, o hosttest.Options) *rig {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("compiles a Go plugin, a minute under the race detector; run without -short")
+	}
 	o.Bundled, o.Cache = os.DirFS("."), cache
 	r := &rig{Host: hosttest.New(t, o)}
 	server := api.New(r.Host.Host, api.Options{Dev: true, Now: r.Clock.Now})
