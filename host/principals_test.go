@@ -577,6 +577,11 @@ func TestInvariant10_PrincipalsAndTenantsDoNotCross(t *testing.T) {
 	if got, err := h.GetTenant(t.Context(), other); err != nil || got.SecondParty {
 		t.Errorf("%+v, %v", got, err)
 	}
+	// The host's numbers are of all tenants, and so the operators'.
+	refusal(t, h.May(t.Context(), other, "metrics.read"), host.CodeForbidden)
+	if err := h.May(t.Context(), root, "metrics.read"); err != nil {
+		t.Error(err)
+	}
 	// Tenants are the operators'.
 	_, err = h.ChangeTenant(t.Context(), demo, hosttest.Body(host.TenantChange{Disabled: &on}))
 	refusal(t, err, host.CodeInvalid)
