@@ -95,7 +95,7 @@ func mended(r rune) rune {
 
 // addRow adds a row to a change. Every row of the audit is written here, and so in the chain of its tenant.
 func addRow(c *store.Change, tenant string, r auditRecord) {
-	c.Chain(auditLog(tenant), r.encode())
+	c.Chain(auditChain(tenant), r.encode())
 }
 
 // auditRow is the row of an entry. One that cannot be read says so instead of hiding the rows around it: a check of the chain tells
@@ -121,7 +121,7 @@ func auditRow(tenant string, e store.Entry) AuditRow {
 
 // auditEntries reads the log after a number. Over a hole, which only somebody else can have made, it goes on with what is there.
 func auditEntries(rd store.Reader, tenant string, after uint64, limit int) ([]store.Entry, error) {
-	entries, err := rd.Log(auditLog(tenant), after, limit)
+	entries, err := rd.Log(auditChain(tenant), after, limit)
 	if errors.Is(err, store.ErrTrimmed) {
 		err = nil
 	}

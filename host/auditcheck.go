@@ -49,7 +49,7 @@ func (c *AuditCheck) Row(line []byte) *AuditFault {
 
 func (c *AuditCheck) follow() *store.Chain {
 	if c.chain == nil {
-		c.chain = &store.Chain{Log: auditLog(c.Tenant), Segment: c.Segment}
+		c.chain = &store.Chain{Log: auditChain(c.Tenant), Segment: c.Segment}
 		for _, h := range c.Heads {
 			c.chain.Kept = append(c.chain.Kept, h.Seq)
 		}

@@ -117,10 +117,10 @@ func (h *Host) AuditHead(ctx context.Context, a Actor) (AuditHead, error) {
 func ReadAuditHead(ctx context.Context, s store.Store, tenant string) (head AuditHead, err error) {
 	err = s.View(ctx, func(rd store.Reader) error {
 		var err error
-		if head.Seq, err = rd.LogHead(auditLog(tenant)); err != nil || head.Seq == 0 {
+		if head.Seq, err = rd.LogHead(auditChain(tenant)); err != nil || head.Seq == 0 {
 			return err
 		}
-		hash, err := rd.ChainHead(auditLog(tenant))
+		hash, err := rd.ChainHead(auditChain(tenant))
 		if err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ func ReadAudit(ctx context.Context, s store.Store, tenant string, f AuditFilter)
 	if e.after, err = f.after(); err != nil {
 		return nil, err
 	}
-	if err := s.View(ctx, func(rd store.Reader) (err error) { e.last, err = rd.LogHead(auditLog(tenant)); return err }); err != nil {
+	if err := s.View(ctx, func(rd store.Reader) (err error) { e.last, err = rd.LogHead(auditChain(tenant)); return err }); err != nil {
 		return nil, err
 	}
 	if time.Time(f.To).IsZero() {

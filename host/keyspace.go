@@ -37,7 +37,7 @@ func tenantKey(tenant string) store.Key     { return store.K("t", tenant) }
 func runsKey(tenant string) store.Key       { return store.K("t", tenant, "run") }
 func runKey(tenant, id string) store.Key    { return store.K("t", tenant, "run", id) }
 func queueLog(tenant string) store.Key      { return store.K("t", tenant, "queue") }
-func auditLog(tenant string) store.Key      { return store.K("t", tenant, "audit") }
+func auditChain(tenant string) store.Key    { return store.K("t", tenant, "audit") }
 func agentsKey(tenant string) store.Key     { return store.K("t", tenant, "agent") }
 func pausesKey(tenant string) store.Key     { return store.K("t", tenant, "pause") }
 func approvalsKey(tenant string) store.Key  { return store.K("t", tenant, "apr") }

@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -140,6 +142,7 @@ func New(t testing.TB, o Options) *Host {
 	if h.Host, err = host.New(ctx, c); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(h.checkAudit) // of every test, when its host has ended
 	t.Cleanup(h.Stop)
 	if !o.Idle {
 		h.Start()
@@ -285,6 +288,45 @@ func (h *Host) AuditRows(tenant string) []host.AuditRow {
 			return out
 		}
 		f.After = next
+	}
+}
+
+// checkAudit holds the audit of each tenant against its hashes, whatever the test was about.
+func (h *Host) checkAudit() {
+	for _, tenant := range []string{"demo", "other"} {
+		ctx := context.Background()
+		head, err := host.ReadAuditHead(ctx, h.Store, tenant)
+		if errors.Is(err, store.ErrClosed) {
+			return // the test closed its store
+		}
+		check := host.AuditCheck{Tenant: tenant, Heads: []host.AuditHead{head}}
+		e, eerr := host.ReadAudit(ctx, h.Store, tenant, host.AuditFilter{})
+		if err = errors.Join(err, eerr); err != nil {
+			h.t.Error(err)
+			return
+		}
+		for {
+			rows, err := e.Next(ctx)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				h.t.Error(err)
+				return
+			}
+			for _, row := range rows {
+				line, err := json.Marshal(row)
+				if err != nil {
+					h.t.Error(err)
+				}
+				if fault := check.Row(line); fault != nil {
+					h.t.Errorf("the audit of %s: %s", tenant, fault)
+				}
+			}
+		}
+		for _, fault := range check.Finish() {
+			h.t.Errorf("the audit of %s: %s", tenant, fault)
+		}
 	}
 }
 
