@@ -12,17 +12,26 @@ import (
 )
 
 // A story is a run of random turns, answered by random people in random ways, with restarts in between, beside a model that says
-// how each call must end and how often its tool may have run.
+// how each call must end and how often its tool may have run. Some of its calls give work to subagents, whose turns are as random.
 type story struct {
 	t      *testing.T
 	h      *hosttest.Host
 	rnd    *rand.Rand
 	run    host.Run
-	labels int
+	labels int // names given to calls
+	calls  int // calls that must be there in the end
+	said   int // messages that must be there in the end, beside those of the root and the calls' results
+	subs   []*storySub
 	ran    []string          // of the hosts before the last restart
 	ends   map[string]string // by label: the result or error code
 	runs   map[string]int    // by label: how often its tool runs
 	given  int               // decisions
+}
+
+// storySub is a subagent that no call has named yet. Each works once, so that every call of the story has its own label.
+type storySub struct {
+	name, doc   string
+	calls, said int // with those of its own subagents
 }
 
 const storyRules = `deny contains "huge" if { input.call.tool == "transfer"; input.call.arguments.amount > 9000 }
@@ -30,12 +39,20 @@ pause contains {"rule": "big"} if { input.call.tool == "transfer"; input.call.ar
 
 func TestInvariants1To3And8And9_OverRandomStories(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(8) {
+	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			s := &story{t: t, rnd: rand.New(rand.NewPCG(seed, 2)), ends: map[string]string{}, runs: map[string]int{}}
 			s.h = hosttest.New(t, hosttest.Options{Rules: rules(storyRules)})
-			s.h.External("story", `{"transfer":{"when":{"amount":{"min":10}}}}`)
+			for range 6 {
+				s.subs = append(s.subs, s.subagent(1))
+			}
+			var docs []string
+			for _, sub := range s.subs {
+				docs = append(docs, sub.doc)
+			}
+			s.h.Agent("story", `{"planner":{"kind":"external"},"tools":["transfer","echo","ask","task"],"interrupt_on":{"transfer":{"when":{"amount":{"min":10}}}},
+				"subagents":[`+strings.Join(docs, ",")+`]}`)
 			s.run = s.h.Create(hosttest.Member, "story")
 			for range 5 {
 				s.turn()
@@ -45,15 +62,35 @@ func TestInvariants1To3And8And9_OverRandomStories(t *testing.T) {
 	}
 }
 
-// turn proposes a batch and answers until its calls have all ended.
-func (s *story) turn() {
-	s.t.Helper()
+// subagent makes one that plays one or two random turns; it may have a subagent of its own.
+func (s *story) subagent(depth int) *storySub {
+	sub := &storySub{name: fmt.Sprintf("sub%d", s.labels), said: 2} // what it is given, and its answer
+	s.labels++
+	var below []*storySub
+	inside := ""
+	if depth < 2 {
+		below = []*storySub{s.subagent(depth + 1)}
+		inside = `,"subagents":[` + below[0].doc + `]`
+	}
+	var turns []string
+	for range 1 + s.rnd.IntN(2) {
+		turns = append(turns, `{"calls":`+s.batch(1+s.rnd.IntN(3), &below, &sub.calls, &sub.said)+`}`)
+		sub.said++
+	}
+	sub.doc = fmt.Sprintf(`{"name":%q,"planner":{"kind":"script","turns":[%s,{"final":%q}]},"tools":["transfer","echo","ask","task"]%s}`,
+		sub.name, strings.Join(turns, ","), sub.name+" is done", inside)
+	return sub
+}
+
+// batch makes n random calls, tells the model how they must end, and counts them. subs are the subagents that they may name.
+func (s *story) batch(n int, subs *[]*storySub, count, said *int) string {
 	var calls []string
-	for range 1 + s.rnd.IntN(5) {
+	for range n {
 		s.labels++
+		*count++
 		label := fmt.Sprintf("c%d", s.labels)
 		tool, args := "", ""
-		switch n := s.rnd.IntN(10); {
+		switch n := s.rnd.IntN(12); {
 		case n < 4:
 			amount := []int{1, 10, 100, 6000, 9500}[s.rnd.IntN(5)]
 			tool, args = "transfer", fmt.Sprintf(`{"amount":%d,"to":%q}`, amount, label)
@@ -71,6 +108,12 @@ func (s *story) turn() {
 		case n < 8:
 			tool, args = "transfer", fmt.Sprintf(`{"to":%q}`, label)
 			s.ends[label] = "invalid_arguments"
+		case n < 10 && len(*subs) > 0:
+			sub := (*subs)[0]
+			*subs = (*subs)[1:]
+			*count, *said = *count+sub.calls, *said+sub.said
+			tool, args = "task", fmt.Sprintf(`{"subagent":%q,"input":"go on"}`, sub.name)
+			s.ends[label] = fmt.Sprintf("%q", sub.name+" is done")
 		default:
 			reason := []string{"approval_required", "await_input", "constraints_conflict"}[s.rnd.IntN(3)]
 			tool, args = "ask", fmt.Sprintf(`{"reason":%q,"payload":{"to":%q}}`, reason, label)
@@ -78,7 +121,14 @@ func (s *story) turn() {
 		}
 		calls = append(calls, fmt.Sprintf(`{"tool_call_id":%q,"tool":%q,"arguments":%s}`, label, tool, args))
 	}
-	if _, err := propose(s.h, hosttest.Member, s.run.ID, batch(s.run.Turn+1, "["+strings.Join(calls, ",")+"]")); err != nil {
+	return "[" + strings.Join(calls, ",") + "]"
+}
+
+// turn proposes a batch and answers until its calls have all ended.
+func (s *story) turn() {
+	s.t.Helper()
+	calls := s.batch(1+s.rnd.IntN(5), &s.subs, &s.calls, &s.said)
+	if _, err := propose(s.h, hosttest.Member, s.run.ID, batch(s.run.Turn+1, calls)); err != nil {
 		s.t.Fatal(err)
 	}
 	for s.settle(); s.run.Pause != nil; s.settle() {
@@ -97,19 +147,18 @@ func (s *story) settle() {
 	s.run = s.h.Settled(s.run.ID)
 }
 
-// gateHolds: while a call of the batch waits at the gate, none of it has run. What a person answered in its place has ended.
+// gateHolds: while a call of a batch waits at the gate, none of it has run. What a person answered in its place has ended.
 func (s *story) gateHolds() {
 	s.t.Helper()
-	gate := false
 	for _, ap := range s.run.Pause.Approvals {
-		gate = gate || ap.Tool == "transfer"
-	}
-	if !gate {
-		return
-	}
-	for _, c := range s.run.Calls {
-		if c.Turn == s.run.Turn && c.State != store.CallPlanned && c.State != store.CallAwaiting && s.runs[c.ToolCallID] > 0 {
-			s.t.Fatalf("call %s is %s while a sibling waits at the gate", c.ToolCallID, c.State)
+		if ap.Tool != "transfer" {
+			continue
+		}
+		at := byLabel(s.run, ap.ToolCallID)[0]
+		for _, c := range s.run.Calls {
+			if c.ParentCallID == at.ParentCallID && c.Turn == at.Turn && c.State != store.CallPlanned && c.State != store.CallAwaiting && (s.runs[c.ToolCallID] > 0 || c.Tool == "task") {
+				s.t.Fatalf("call %s is %s while %s waits at the gate", c.ToolCallID, c.State, ap.ToolCallID)
+			}
 		}
 	}
 }
@@ -159,6 +208,9 @@ func (s *story) decide(ap host.Approval) host.Decision {
 	label := ap.ToolCallID
 	d := host.Decision{ApprovalID: ap.ID, Kind: ap.Allowed[s.rnd.IntN(len(ap.Allowed))], ArgsDigest: ap.ArgsDigest}
 	asked := ap.Tool == "ask"
+	if asked && ap.Subagent != "" && d.Kind == "approve" {
+		d.Kind = "reject" // a script asks again about what was approved
+	}
 	end := ""
 	switch d.Kind {
 	case "approve":
@@ -195,8 +247,8 @@ func (s *story) finish() {
 		s.t.Fatal(err)
 	}
 	s.settle()
-	if s.run.State != store.RunSucceeded || len(s.run.Calls) != s.labels {
-		s.t.Fatalf("run %s with %d calls of %d", s.run.State, len(s.run.Calls), s.labels)
+	if s.run.State != store.RunSucceeded || len(s.run.Calls) != s.calls {
+		s.t.Fatalf("run %s with %d calls of %d", s.run.State, len(s.run.Calls), s.calls)
 	}
 	attempts := map[string]int{}
 	for _, a := range append(s.ran, s.h.Ran.All()...) {
@@ -248,16 +300,16 @@ func (s *story) finish() {
 			rows++
 		}
 	}
-	if len(finished) != s.labels || decided != s.given || rows != s.given {
-		s.t.Errorf("%d calls finished of %d; %d decisions, %d events, %d audit rows", len(finished), s.labels, s.given, decided, rows)
+	if len(finished) != s.calls || decided != s.given || rows != s.given {
+		s.t.Errorf("%d calls finished of %d; %d decisions, %d events, %d audit rows", len(finished), s.calls, s.given, decided, rows)
 	}
 	aps, _, err := s.h.Approvals(s.t.Context(), hosttest.Admin, "pending", host.Page{})
 	if err != nil || len(aps) != 0 {
 		s.t.Errorf("still pending: %d, %v", len(aps), err)
 	}
 	msgs, err := s.h.Trajectory(s.t.Context(), hosttest.Member, s.run.ID)
-	if err != nil || len(msgs) != s.labels+s.run.Turn+1 {
-		s.t.Errorf("%d messages for %d calls in %d turns, %v", len(msgs), s.labels, s.run.Turn, err)
+	if err != nil || len(msgs) != s.calls+s.said+s.run.Turn+1 {
+		s.t.Errorf("%d messages for %d calls in %d turns, %d of subagents, %v", len(msgs), s.calls, s.run.Turn, s.said, err)
 	}
 	for i, m := range msgs {
 		if m.Seq != i+1 {
