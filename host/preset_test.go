@@ -88,3 +88,59 @@ func TestPreset_PolicyEvaluateTellsIt(t *testing.T) {
 		t.Errorf("%s, %v", out, err)
 	}
 }
+
+// Whatever a subagent says of itself, it is never freer than the agents above it, at any depth.
+func TestPreset_ASubagentIsNeverFreerThanItsParents(t *testing.T) {
+	t.Parallel()
+	const read = `{"tool_call_id":"r","tool":"read_echo","arguments":{"r":1}}`
+	leaf := func(preset string) string {
+		return sub("leaf", `[{"calls":[`+read+`]},{"calls":[`+pay+`]},{"final":1}]`, preset)
+	}
+	mid := func(preset, leafs string) string {
+		return sub("mid", `[{"calls":[`+task("m", "leaf", "go")+`]},{"final":2}]`, preset+`,"subagents":[`+leaf(leafs)+`]`)
+	}
+	for name, tc := range map[string]struct {
+		root, mid, leaf string
+		stops           []string // labels, in the order in which they are asked about
+		pay             string
+	}{
+		"locked above":                 {`,"permissions":"locked"`, `,"permissions":"auto"`, `,"permissions":"auto"`, nil, "denied"},
+		"locked in the middle":         {``, `,"permissions":"locked"`, ``, nil, "denied"},
+		"locked below":                 {``, ``, `,"permissions":"locked"`, nil, "denied"},
+		"interactive above":            {`,"permissions":"interactive"`, `,"permissions":"auto"`, `,"permissions":"auto"`, []string{"t", "m", "r", "pay"}, paid7},
+		"interactive in the middle":    {``, `,"permissions":"interactive"`, ``, []string{"m", "r", "pay"}, paid7},
+		"locked above and interactive": {`,"permissions":"locked"`, ``, `,"permissions":"interactive"`, []string{"r"}, "denied"},
+		"none":                         {``, ``, ``, nil, paid7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := hosttest.New(t, hosttest.Options{})
+			h.Agent("lead", scripted(`[{"calls":[`+task("t", "mid", "begin")+`]},{"final":"done"}]`, tc.root+`,"subagents":[`+mid(tc.mid, tc.leaf)+`]`))
+			r := h.Settled(h.Create(hosttest.Member, "lead").ID)
+			var stops []string
+			for r.State == store.RunAwaitingApproval {
+				for _, ap := range r.Pause.Approvals {
+					stops = append(stops, ap.ToolCallID)
+					if !slices.Equal(ap.Rules, []string{"preset.interactive"}) {
+						t.Errorf("%s stops by %q", ap.ToolCallID, ap.Rules)
+					}
+				}
+				if _, err := h.DecideAll(hosttest.Admin, r, "approve"); err != nil {
+					t.Fatal(err)
+				}
+				r = h.Settled(r.ID)
+			}
+			if r.State != store.RunSucceeded || !slices.Equal(stops, tc.stops) {
+				t.Errorf("state %s, stops %q, want %q", r.State, stops, tc.stops)
+			}
+			if got := byLabel(r, "pay"); len(got) != 1 || resultOf(got[0]) != tc.pay {
+				t.Errorf("pay: %+v, want %s", got, tc.pay)
+			}
+			if got := byLabel(r, "r"); len(got) != 1 || resultOf(got[0]) != `{"r":1}` {
+				t.Errorf("a read: %+v", got)
+			}
+		})
+	}
+}
+
+const paid7 = `{"amount":7,"currency":"EUR"}`
