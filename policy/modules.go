@@ -3,9 +3,11 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 )
@@ -19,8 +21,8 @@ type module struct {
 // stand in for one of ours.
 const basePrefix = "/pawl/"
 
-// load parses the base, the people's modules, and generated modules that collect from their packages.
-func load(c contents) (map[string]module, error) {
+// baseModules are our own, parsed once: a compiler works on copies.
+var baseModules = sync.OnceValues(func() (map[string]module, error) {
 	modules := make(map[string]module)
 	for _, name := range []string{"rego/gate.rego", "rego/authz.rego"} {
 		text, err := base.ReadFile(name)
@@ -33,6 +35,16 @@ func load(c contents) (map[string]module, error) {
 		}
 		modules[basePrefix+path.Base(name)] = m
 	}
+	return modules, nil
+})
+
+// load parses the people's modules, and generated modules that collect from their packages, and adds the base.
+func load(c contents) (map[string]module, error) {
+	own, err := baseModules()
+	if err != nil {
+		return nil, err
+	}
+	modules := maps.Clone(own)
 	problems := c.problems
 	peoples := map[string]module{}
 	for _, f := range c.files {
