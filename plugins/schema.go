@@ -46,8 +46,9 @@ func (m *meter) Validate(*jsonschema.ValidatorContext, any) { m.spend() }
 
 // The bounds of a pattern, like those of interrupt_on: it cannot be interrupted either.
 const (
-	maxPattern     = 400      // instructions
-	maxPatternText = 32 << 10 // bytes
+	maxPattern       = 400      // instructions
+	maxPatternSource = 4 << 10  // bytes of the pattern itself: a class of a few bytes has hundreds of ranges
+	maxPatternText   = 32 << 10 // bytes of the text
 )
 
 // pattern is a regular expression of a schema. A text that is too long for it does not match: doubt refuses.
@@ -58,19 +59,43 @@ func (p pattern) MatchString(s string) bool {
 }
 
 func compilePattern(s string) (jsonschema.Regexp, error) {
+	if len(s) > maxPatternSource {
+		return nil, fmt.Errorf("a pattern is at most %d bytes", maxPatternSource)
+	}
 	re, err := syntax.Parse(s, syntax.Perl)
 	if err != nil {
 		return nil, err
 	}
-	prog, err := syntax.Compile(re.Simplify())
-	if err != nil {
-		return nil, err
+	n := leastSteps(re)
+	if n <= maxPattern { // else to compile it could take a gigabyte
+		prog, err := syntax.Compile(re.Simplify())
+		if err != nil {
+			return nil, err
+		}
+		n = len(prog.Inst)
 	}
-	if len(prog.Inst) > maxPattern {
-		return nil, fmt.Errorf("the pattern takes %d steps for each character, at most %d: repeat less", len(prog.Inst), maxPattern)
+	if n > maxPattern {
+		return nil, fmt.Errorf("the pattern takes %d steps for each character, at most %d: repeat less", n, maxPattern)
 	}
 	compiled, err := regexp.Compile(s)
 	return pattern{compiled}, err
+}
+
+// leastSteps is how many instructions the pattern has at least once its repetitions are written out. It writes nothing out.
+func leastSteps(re *syntax.Regexp) (n int) {
+	switch re.Op {
+	case syntax.OpLiteral:
+		n = len(re.Rune)
+	case syntax.OpCharClass, syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		n = 1
+	}
+	for _, sub := range re.Sub {
+		n += leastSteps(sub)
+	}
+	if re.Op == syntax.OpRepeat {
+		n *= max(re.Min, re.Max)
+	}
+	return n
 }
 
 // SchemaError says where a value misses its schema.

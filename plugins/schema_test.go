@@ -3,6 +3,7 @@ package plugins
 import (
 	"encoding/json"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -103,6 +104,34 @@ func TestSchemasThatAreRefused(t *testing.T) {
 	} {
 		if _, err := CompileSchema(json.RawMessage(c.schema)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.why, err)
+		}
+	}
+}
+
+// To refuse a pattern costs no more than to take one: a schema may be a model's.
+func TestPatternsThatAreTooLargeAreNotWrittenOut(t *testing.T) {
+	for _, pattern := range []string{strings.Repeat("a{1000}", 500), strings.Repeat("[ab]{1000}", 400), "((a{30}){30}){1,}(b{1000}){0}", strings.Repeat("a{1000}", 2300), strings.Repeat(`\\pL`, 4000)} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := CompileSchema(json.RawMessage(`{"pattern":"` + pattern + `"}`))
+		runtime.ReadMemStats(&after)
+		if err == nil {
+			t.Errorf("%.30s… was taken", pattern)
+		}
+		if grown := (after.TotalAlloc - before.TotalAlloc) >> 20; grown > 30 {
+			t.Errorf("%.30s… took %d MiB to be refused", pattern, grown)
+		}
+	}
+	s, err := CompileSchema(json.RawMessage(`{"format":"regex"}`)) // here the pattern is the value
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Validate([]byte(`"` + strings.Repeat("a{1000}", 100_000) + `"`)); err == nil {
+		t.Error("a pattern of 700 KB was taken as a value")
+	}
+	for _, pattern := range []string{"^(a|b){0,99}$", "(x{0}y){99}", "[^ ]*", "(?i)straße", "(a{2,}){3}"} {
+		if _, err := CompileSchema(json.RawMessage(`{"pattern":"` + pattern + `"}`)); err != nil {
+			t.Errorf("%s: %v", pattern, err)
 		}
 	}
 }

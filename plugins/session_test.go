@@ -351,6 +351,7 @@ func FuzzDispatch(f *testing.F) {
 		f.Add(op, []byte(`{"key":"a","value":"b","prefix":"","level":"info","message":"m","reason":"await_input","payload":{}}`))
 		f.Add(op, []byte(`{"key":"a"}`))
 	}
+	f.Add("pause", []byte(`{"reason":"await_input","payload":{},"schema":{"$ref":"#/$defs/a","$defs":{"a":{"type":["string","null"],"pattern":"a+"}}}}`))
 	f.Add("kv.put", []byte(`{"key":"a","value_b64":"AA==","if_version":0}`))
 	f.Add("kv.list", []byte(`{"prefix":"a","after":"\u0000","limit":1e3}`))
 	s, tl := funcSet(f, "rw", "", Limits{}, nil)
