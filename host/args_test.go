@@ -149,6 +149,7 @@ func TestInvariant6_OneMeaningHasOneCanonicalFormAndDigest(t *testing.T) {
 	}
 }
 
+// Public failure BY6.
 func TestInvariant6_TheToolGetsTheBytesWhoseDigestWasShown(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})

@@ -45,6 +45,7 @@ func (m *mortal) Commit(ctx context.Context, c *store.Change) (store.Receipt, er
 
 // TestInvariants2And3_AtEveryCommit kills the host after each commit of a run that stops, is decided, calls tools in two batches
 // and ends; a new host takes over. However often and wherever it dies, each call has one result and its write happened once.
+// Public failure DX12.
 func TestInvariants2And3_AtEveryCommit(t *testing.T) {
 	t.Parallel()
 	const script = `[{"calls":[

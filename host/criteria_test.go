@@ -363,3 +363,39 @@ func TestSeed_ASubagentsInterruptSuspendsTheParentRunAndResumesIntoTheChild(t *t
 		t.Errorf("executed %q", h.Ran.All())
 	}
 }
+
+func TestSeed_SuspendedAndResumedTracesAreLinkedAndTheApprovalSeriesExist(t *testing.T) {
+	t.Parallel()
+	tr := newTraces(t)
+	h := hosttest.New(t, hosttest.Options{Config: tr.config})
+	h.Script("pay", mixed, gatedTransfer)
+	r, err := h.CreateRun(t.Context(), hosttest.Member, host.Idempotency{}, hosttest.Body(host.NewRun{Agent: "pay", SessionID: "s-1"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Clock.Advance(90 * time.Second)
+	if _, err := h.DecideAll(hosttest.Admin, r, "approve"); err != nil {
+		t.Fatal(err)
+	}
+	h.Settled(r.ID)
+	series := scrape(t, h)
+	h.Stop() // all spans are written
+	spans := tr.spans()
+	suspended, resumed := spans.one("invoke_agent", "pawl.run.outcome", "awaiting_approval"), spans.one("invoke_agent", "pawl.run.outcome", "succeeded")
+	if len(resumed.Links) == 0 || resumed.Links[0].SpanContext.SpanID() != suspended.SpanContext.SpanID() || resumed.SpanContext.TraceID() == suspended.SpanContext.TraceID() {
+		t.Errorf("the resumed trace has the links %v", resumed.Links)
+	}
+	if from, waited := attr(resumed.Attributes, "pawl.run.resumed_from_span_id"), attr(resumed.Attributes, "pawl.run.suspension_seconds"); from != suspended.SpanContext.SpanID().String() || waited != "90" {
+		t.Errorf("resumed from %q after %q seconds", from, waited)
+	}
+	for _, sp := range []string{attr(suspended.Attributes, "session.id"), attr(resumed.Attributes, "session.id")} {
+		if sp != "s-1" {
+			t.Errorf("a trace of the session %q", sp)
+		}
+	}
+	for _, name := range []string{"pawl_approvals_pending{tool=transfer}", "pawl_approvals_wait_time_seconds{tool=transfer}_count", "pawl_approvals_decisions_total{decision=approve,tool=transfer}", "pawl_approvals_expired_total{tool=transfer}", "pawl_runs_by_state{state=awaiting_approval}"} {
+		if _, ok := series[name]; !ok {
+			t.Errorf("no series %s", name)
+		}
+	}
+}

@@ -47,6 +47,7 @@ func resultsOf(r host.Run) string {
 	return strings.Join(out, " ")
 }
 
+// Public failures BY2, BY4.
 func TestInvariant8_ABadAnswerChangesNothing(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -149,6 +150,7 @@ func pointerOf(err error) string {
 	return ""
 }
 
+// Public failure DX10.
 func TestInvariant9_OneOfAHundredConcurrentDecisionsWins(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -208,6 +210,7 @@ func TestInvariant9_OneOfAHundredConcurrentDecisionsWins(t *testing.T) {
 	}
 }
 
+// Public failure DX6.
 func TestInvariant9_RacingApproveAndRejectAgreeOnOneOutcome(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -241,6 +244,7 @@ func TestInvariant9_RacingApproveAndRejectAgreeOnOneOutcome(t *testing.T) {
 	}
 }
 
+// Public failures DX6, MX11.
 func TestInvariant8_RejectAndApproveInOneBatch(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -291,6 +295,7 @@ func TestInvariant8_RejectAndApproveInOneBatch(t *testing.T) {
 	}
 }
 
+// Public failure MX9.
 func TestRespond_FalsyValuesAreRealValues(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -322,6 +327,7 @@ func TestRespond_FalsyValuesAreRealValues(t *testing.T) {
 	}
 }
 
+// Public failure EX4.
 func TestExpiry_HoldsAtItsMomentSweptOrNot(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})

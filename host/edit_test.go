@@ -35,6 +35,7 @@ func TestInvariant8_DoubtAboutAnEditCountsAsOutside(t *testing.T) {
 	refusal(t, err, host.CodeOutOfScope)
 }
 
+// Public failure MX13.
 func TestInvariant6_EditedValuesKeepTheirTypes(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -100,6 +101,7 @@ pause contains {"rule": "big"} if { input.call.tool == "transfer"; input.call.ar
 deny contains {"rule": "huge", "message": "nobody moves that much"} if { input.call.tool == "transfer"; input.call.arguments.amount > 9000 }
 `
 
+// Public failure MX5.
 func TestInvariant1_AnEditThatAnotherRuleStopsWaitsAgainBeforeAnyCallRuns(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{Rules: fstest.MapFS{"big.rego": {Data: []byte(bigRule)}}})

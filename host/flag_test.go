@@ -11,6 +11,7 @@ import (
 	"github.com/pawlhost/pawl/store"
 )
 
+// Public failure LA6.
 func TestTrustedFlag_ServesOneLaterCallOfTheSameArguments(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -38,6 +39,7 @@ func TestTrustedFlag_ServesOneLaterCallOfTheSameArguments(t *testing.T) {
 	}
 }
 
+// Public failure BY14.
 func TestTrustedFlag_IsNotForOtherArgumentsOtherRunsOrTheCaller(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})

@@ -11,6 +11,7 @@ import (
 	"github.com/pawlhost/pawl/store"
 )
 
+// Public failure LA4.
 func TestIdempotency_ARepeatedDecisionIsAnsweredAndNotRepeated(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})

@@ -16,6 +16,7 @@ func say(h *hosttest.Host, a host.Actor, run string, supersede bool) (host.Run, 
 
 // A message while people are asked is refused and the pause kept, or takes its place when the caller says so: never as a success.
 // (deepagents 5547: open calls were labelled as cancelled by the user, with the status of a success.)
+// Public failure HS6.
 func TestInvariant9_AMessageKeepsThePauseOrTakesItsPlace(t *testing.T) {
 	t.Parallel()
 	for name, doc := range map[string]string{
@@ -131,6 +132,7 @@ func TestInput_OfARunThatWaitsForItsPlannerOrHasEnded(t *testing.T) {
 }
 
 // A planner that proposes the same rejected call again and again is told no by the host after the third time. (deepagents 2946.)
+// Public failure HS8.
 func TestInvariant8_NobodyIsAskedForEverAboutTheSameCall(t *testing.T) {
 	t.Parallel()
 	for name, call := range map[string]string{"gate": pay, "tool": `{"tool_call_id":"pay","tool":"gated_write","arguments":{"x":1}}`} {

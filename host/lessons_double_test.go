@@ -389,3 +389,26 @@ func TestInvariant13_APauseTakesNothingAway(t *testing.T) {
 		t.Errorf("the run is %s with %d calls", r.State, len(calls))
 	}
 }
+
+// A tool that runs long takes nothing from the time of the pause after it.
+func TestInvariant9_APauseLastsItsWholeTimeHoweverLongTheToolRan(t *testing.T) {
+	t.Parallel()
+	begun, leave := make(chan struct{}, 1), make(chan struct{})
+	h := hosttest.New(t, hosttest.Options{Tools: map[string]hosttest.Func{"slow": held(begun, leave)}})
+	h.Agent("work", `{"planner":{"kind":"script","turns":[{"calls":[{"tool":"slow","arguments":{}}]},{"calls":[{"tool":"transfer","arguments":{"amount":1}}]},{"final":1}]},
+		"tools":["slow","transfer"],"interrupt_on":{"transfer":true},"approval_ttl":"1h"}`)
+	id := h.Create(hosttest.Member, "work").ID
+	<-begun
+	h.Clock.Advance(2 * time.Hour)
+	close(leave)
+	r := h.Settled(id)
+	if err := h.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r.Pause == nil || time.Time(r.Pause.ExpiresAt).Sub(h.Clock.Now()) != time.Hour || !time.Time(r.Pause.CreatedAt).Equal(h.Clock.Now()) {
+		t.Fatalf("the run is %s with %+v", r.State, r.Pause)
+	}
+	if _, err := h.DecideAll(hosttest.Admin, r, "approve"); err != nil {
+		t.Error(err)
+	}
+}

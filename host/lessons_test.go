@@ -20,6 +20,7 @@ import (
 
 // Other systems of this kind have failed in public. Each test here is one such failure that must not be ours.
 
+// Public failure LA2.
 func TestInvariant12_AfterARestartTheQueueListsExactlyWhatCanBeAnswered(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -61,6 +62,7 @@ func TestInvariant12_AfterARestartTheQueueListsExactlyWhatCanBeAnswered(t *testi
 	}
 }
 
+// Public failures LA6, MX5.
 func TestInvariant2_AnApprovalIsForItsCallAndNotForTheNextOneLikeIt(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -80,6 +82,7 @@ func TestInvariant2_AnApprovalIsForItsCallAndNotForTheNextOneLikeIt(t *testing.T
 	}
 }
 
+// Public failure LA10.
 func TestInvariant4_ADecisionWakesWhoeverWaits(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -103,6 +106,7 @@ func TestInvariant4_ADecisionWakesWhoeverWaits(t *testing.T) {
 	}
 }
 
+// Public failure BY10.
 func TestInvariant4_AToolStartsOnlyAfterItsDecisionIsDurable(t *testing.T) {
 	t.Parallel()
 	var h *hosttest.Host
@@ -141,6 +145,7 @@ func TestInvariant4_AToolStartsOnlyAfterItsDecisionIsDurable(t *testing.T) {
 	}
 }
 
+// Public failures BY12, BY18.
 func TestInvariant6_PolicyJudgesWhatRuns(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{Rules: rules(`pause contains {"rule": "bare"} if { input.call.tool == "echo"; not input.call.arguments.quiet }`)})
@@ -165,6 +170,7 @@ func TestInvariant6_PolicyJudgesWhatRuns(t *testing.T) {
 	}
 }
 
+// Public failure BY22.
 func TestInvariant5_ARuleOfABareNameCoversEveryPluginsTool(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -195,6 +201,7 @@ func TestInvariant5_ARuleOfABareNameCoversEveryPluginsTool(t *testing.T) {
 	}
 }
 
+// Public failure EX2.
 func TestWaiting_ThatTimesOutChangesNothing(t *testing.T) {
 	t.Parallel()
 	release, begun := make(chan struct{}), make(chan struct{})
@@ -344,6 +351,7 @@ func TestTrajectory_TellsTheModelWhatHappenedInDenseOrder(t *testing.T) {
 	}
 }
 
+// Public failure MX1.
 func TestRuns_ManyPausesAtOnceAreAllTheirOwn(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -379,6 +387,7 @@ func TestRuns_ManyPausesAtOnceAreAllTheirOwn(t *testing.T) {
 	wg.Wait()
 }
 
+// Public failure HV3.
 func TestInvariant14_LogsAndAuditRowsHoldNoArguments(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})

@@ -50,6 +50,7 @@ func TestStore_TheHeadOfARunStaysBelow4KiB(t *testing.T) {
 }
 
 // What a tool may do within its limits must fit into one commit, or end with an error: a run that cannot be recorded hangs.
+// Public failure HS4.
 func TestLimits_WhatFitsTheLimitsIsRecorded(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{Tools: map[string]hosttest.Func{

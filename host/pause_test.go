@@ -158,6 +158,7 @@ func TestInvariant7_TheSubjectAnswersItsOwnQuestionAndNothingElse(t *testing.T) 
 	}
 }
 
+// Public failure DX2.
 func TestInvariant3_FinishedSiblingsOfAToolsStopKeepTheirResults(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -243,6 +244,7 @@ func TestInvariant4_APauseOpensOnlyWhenNothingOfTheBatchRuns(t *testing.T) {
 	}
 }
 
+// Public failure HS4.
 func TestToolPause_APayloadAbove64KiBIsRefusedAndTheRunGoesOn(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -262,6 +264,7 @@ func TestToolPause_APayloadAbove64KiBIsRefusedAndTheRunGoesOn(t *testing.T) {
 	}
 }
 
+// Public failure MX5.
 func TestInvariant12_EveryPauseOfARunIsItsOwn(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})

@@ -174,6 +174,7 @@ func TestInvariant6_OtherToolBytesNeverRunUnderAnOldApproval(t *testing.T) {
 	}
 }
 
+// Public failure BY20.
 func TestInvariant5_PolicyThatCannotAnswerDenies(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ name, rule string }{

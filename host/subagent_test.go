@@ -190,6 +190,7 @@ func TestInvariant3_TwoBranchesStopAtDepthThreeAndEachToolRunsOnce(t *testing.T)
 
 // The gate is the same for a tool called directly and through a subagent, whose own interrupt_on takes the place of what it would
 // inherit. (A nested tool's approval was dropped elsewhere: agent-framework 6062.)
+// Public failure SA2.
 func TestInvariant5_TheSameGateDirectAndThroughASubagent(t *testing.T) {
 	t.Parallel()
 	turns := `[{"calls":[` + pay + `]},{"final":1}]`
@@ -223,6 +224,7 @@ func TestInvariant5_TheSameGateDirectAndThroughASubagent(t *testing.T) {
 }
 
 // Two nested pauses beside a plain call: the plain call runs once over both resumes. (deepagents 420.)
+// Public failure DX4.
 func TestInvariant3_ASiblingOfASubagentRunsOnceOverAllResumes(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -433,6 +435,7 @@ func TestInvariant9_CancelWhileAChildRuns(t *testing.T) {
 }
 
 // Nobody is there to ask: every stop is a refusal, at once, with its reason; also in subagents, also when a tool stops itself.
+// Public failure BY28.
 func TestInvariant5_UnattendedStopsAreRefusals(t *testing.T) {
 	t.Parallel()
 	turns := `[{"calls":[` + pay + `,{"tool_call_id":"asks","tool":"ask","arguments":{"reason":"await_input","payload":{"question":"who?"}}},{"tool_call_id":"e","tool":"echo","arguments":{}}]},{"final":"done"}]`
@@ -461,6 +464,7 @@ func TestInvariant5_UnattendedStopsAreRefusals(t *testing.T) {
 }
 
 // The host dies after each number of commits while two subagents work, stop and are decided: every call has one result.
+// Public failure DX12.
 func TestInvariants2And3_AtEveryCommitOfSubagents(t *testing.T) {
 	t.Parallel()
 	branch := func(name string) string {

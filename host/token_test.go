@@ -34,6 +34,7 @@ func approveAll(r host.Run) host.Answer {
 	return ans
 }
 
+// Public failure DX10.
 func TestToken_IsUsedOnce(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})
@@ -235,6 +236,7 @@ func TestInvariant7_HoldingATokenIsNotEnough(t *testing.T) {
 	}
 }
 
+// Public failure HV3.
 func TestInvariant14_NoTokenLeavesItsPlace(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{Tools: map[string]hosttest.Func{"request": showRequest}})
@@ -305,6 +307,7 @@ func text(t testing.TB, v any, err error) string {
 	return string(b)
 }
 
+// Public failure MX3.
 func TestToken_UserInputAnswersTheOneQuestion(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})

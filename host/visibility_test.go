@@ -307,6 +307,7 @@ func createWithAs(h *hosttest.Host, a host.Actor, agent string) (host.Run, error
 	return h.CreateRun(h.Context(), a, host.Idempotency{}, hosttest.Body(host.NewRun{Agent: agent}))
 }
 
+// Public failure BY24.
 func TestInvariant7_WhatAMemberOrAServiceMayNotDoIsRefusedAndAudited(t *testing.T) {
 	t.Parallel()
 	h := hosttest.New(t, hosttest.Options{})

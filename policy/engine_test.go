@@ -93,6 +93,7 @@ func TestInvariant5_BrokenAuthzRulesRefuse(t *testing.T) {
 }
 
 // A builtin that cannot be interrupted does not hold the caller; the evaluation is counted until it ends.
+// Public failure BY20.
 func TestDeadlineHoldsForWorkThatCannotBeInterrupted(t *testing.T) {
 	t.Parallel()
 	e := newEngineWith(t, Options{Deadline: time.Millisecond})
@@ -233,6 +234,7 @@ func TestBuiltinsThatReachOutAreUnknown(t *testing.T) {
 }
 
 // Every package below pawl.rules counts, test files do not, and the base cannot be replaced by a file of its name.
+// Public failure BY18.
 func TestPeoplesModulesOnlyAdd(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t,

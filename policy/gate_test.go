@@ -16,6 +16,7 @@ import (
 
 // Every way that somebody may spell a path, against the default stops. Only a path that is plainly elsewhere passes;
 // the gate never has to know what a tool would make of a strange one.
+// Public failure BY16.
 func TestInvariant5_DefaultStopsHoldForEveryPathForm(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

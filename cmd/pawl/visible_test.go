@@ -7,6 +7,7 @@ import (
 )
 
 // What an approver sees is all that there is: nothing hides, moves or imitates.
+// Public failure HV1.
 func TestVisibleShowsWhatHides(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, in, want string }{

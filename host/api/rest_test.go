@@ -485,6 +485,7 @@ func TestMetricsAreForManagersUnlessOpen(t *testing.T) {
 	}
 }
 
+// Public failure HS4.
 func TestRequestsBoundTheirBodiesToTheByte(t *testing.T) {
 	t.Parallel()
 	r := dev(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/pawlhost/pawl/host"
 )
 
+// Public failure LA12.
 func TestBodiesAreRefusedWithAPointer(t *testing.T) {
 	t.Parallel()
 	decideBody := func(b []byte) error {

@@ -359,6 +359,7 @@ func TestFramingIsAsRFC6455Says(t *testing.T) {
 
 // A client that drops at every point around a pause and comes back with its cursor sees each event once, and gets the token of
 // an open pause again.
+// Public failure ST4.
 func TestInvariant13_DroppingAnywhereLosesAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	r := dev(t)
@@ -491,6 +492,7 @@ func TestTheQueueShowsWhatWaitsAndGoesOnFromItsCursor(t *testing.T) {
 	}
 }
 
+// Public failure DX8.
 func TestInvariant9_OneOfAHundredDecisionsOverBothWiresWins(t *testing.T) {
 	t.Parallel()
 	r := dev(t)
