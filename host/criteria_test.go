@@ -3,6 +3,7 @@ package host_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -373,12 +374,13 @@ func TestSeed_SuspendedAndResumedTracesAreLinkedAndTheApprovalSeriesExist(t *tes
 	if err != nil {
 		t.Fatal(err)
 	}
+	series := scrape(t, h)
 	h.Clock.Advance(90 * time.Second)
 	if _, err := h.DecideAll(hosttest.Admin, r, "approve"); err != nil {
 		t.Fatal(err)
 	}
 	h.Settled(r.ID)
-	series := scrape(t, h)
+	maps.Copy(series, scrape(t, h))
 	h.Stop() // all spans are written
 	spans := tr.spans()
 	suspended, resumed := spans.one("invoke_agent", "pawl.run.outcome", "awaiting_approval"), spans.one("invoke_agent", "pawl.run.outcome", "succeeded")
