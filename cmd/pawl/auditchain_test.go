@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dgraph-io/badger/v4"
 
@@ -138,8 +139,12 @@ func TestAuditVerifyOfATamperedFolder(t *testing.T) {
 			if code != exitOK || !strings.HasPrefix(head, fmt.Sprintf("%d:sha256:", rows)) {
 				t.Fatalf("%d %s %s", code, head, errs)
 			}
-			db, err := badger.Open(badger.DefaultOptions(filepath.Join(data, "db")).WithLogger(nil).WithValueThreshold(1 << 20))
-			if err != nil {
+			var db *badger.DB
+			var err error
+			if !eventually(t.Context(), time.Minute, func() bool {
+				db, err = badger.Open(badger.DefaultOptions(filepath.Join(data, "db")).WithLogger(nil).WithValueThreshold(1 << 20))
+				return err == nil
+			}) {
 				t.Fatal(err)
 			}
 			if err := db.Update(func(txn *badger.Txn) error { c.do(t, txn); return nil }); err != nil {
@@ -176,10 +181,16 @@ func TestAuditVerifyOfATamperedFolder(t *testing.T) {
 	}
 }
 
-// pawl runs the program in this process, without any setting of the environment.
+// pawl runs the program in this process, without any setting of the environment. A process that another test starts has this one's
+// locks, too, from its fork to its exec: that folder is then in use for a moment.
 func pawl(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(t.Context(), args, nil, strings.NewReader(""), &out, &errs)
+	eventually(t.Context(), time.Minute, func() bool {
+		out.Reset()
+		errs.Reset()
+		code = run(t.Context(), args, nil, strings.NewReader(""), &out, &errs)
+		return !strings.Contains(errs.String(), "is in use by another pawl")
+	})
 	return code, strings.TrimSpace(out.String()), errs.String()
 }
