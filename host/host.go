@@ -43,6 +43,8 @@ type Config struct {
 	Reserve, ReserveLow uint64
 	// OperatorTenant is the tenant whose owners make, list and disable tenants; "": nobody does over the wire.
 	OperatorTenant string
+	// Tokens reads the bearer tokens of an identity provider; nil: API keys are the only credentials. Its errors: see ErrIssuerAway.
+	Tokens func(ctx context.Context, token string) (Identity, error)
 	// Grace is how long Run waits for calls in flight when it is told to stop (default 5s).
 	Grace time.Duration
 	Now   func() time.Time
@@ -126,6 +128,7 @@ type Host struct {
 	revoked   revocations
 	keyUses   *keyUses
 	people    peopleCache
+	tokens    func(context.Context, string) (Identity, error)
 	operators string // the tenant of the operators, "" if none is
 	stats     counters
 	tally     tally
@@ -149,7 +152,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 		store: c.Store, policy: &rules{live: c.Policy}, plugins: c.Plugins, planners: c.Planners, keys: c.HostKeys, log: c.Log, clock: c.Now, rand: c.Rand,
 		workers: c.Workers, approvalTTL: c.ApprovalTTL, sweepInterval: c.SweepInterval, retention: c.Retention, grace: c.Grace,
 		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(c.Workers), keyUses: newKeyUses(), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
-		operators: c.OperatorTenant,
+		operators: c.OperatorTenant, tokens: c.Tokens,
 	}
 	if err := addTask(h.plugins); err != nil {
 		return nil, err

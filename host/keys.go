@@ -26,6 +26,9 @@ var principalName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
 
 // Authenticate finds the principal of a bearer credential, with the rights that it has at this moment. Every refusal looks the same.
 func (h *Host) Authenticate(ctx context.Context, bearer string) (Actor, error) {
+	if looksSigned(bearer) {
+		return h.byToken(ctx, bearer)
+	}
 	k, at, err := h.keyOf(ctx, bearer)
 	if errors.Is(err, errRevokedKey) {
 		h.keyUses.used(ctx, &k, useRevoked, h.now())

@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pawlhost/pawl/host/issuer"
 )
 
 // This file alone reads flags, the configuration file and the environment. The order is: flag, environment, file, default.
@@ -49,6 +51,8 @@ type config struct {
 	reserveLow size
 	memory     size
 	operators  string
+	oidc       issuer.Config
+	oidcRoles  []string // VALUE=ROLE
 	logLevel   string
 	otlp       string
 	cpuProfile string
@@ -61,7 +65,9 @@ type config struct {
 // hostSettings are the flags that a configuration file and the environment may also set.
 var hostSettings = []string{
 	"data", "listen", "rules", "rules-interval", "plugins", "allow-origin", "metrics-open", "workers", "approval-ttl", "approval-sweep-interval", "retention",
-	"store-reserve", "store-reserve-low", "memory-limit", "operator-tenant", "log-level", "otlp-endpoint",
+	"store-reserve", "store-reserve-low", "memory-limit", "operator-tenant",
+	"oidc-issuer", "oidc-audience", "oidc-principal-claim", "oidc-tenant", "oidc-tenant-claim", "oidc-roles-claim", "oidc-roles", "oidc-kind-claim",
+	"log-level", "otlp-endpoint",
 }
 
 const defaultReserveLow = 64 << 20
@@ -90,6 +96,14 @@ func (c *config) hostFlags(f *pflag.FlagSet) {
 	f.Var(&c.memory, "memory-limit", "`BYTES` of memory that the garbage collector tries to stay below (GOMEMLIMIT wins)")
 	f.Var(&c.reserveLow, "store-reserve-low", "free `BYTES` below which decisions are refused too")
 	f.StringVar(&c.operators, "operator-tenant", "", "the `TENANT` whose owners make, list and disable tenants over the wire (none: nobody does)")
+	f.StringVar(&c.oidc.Issuer, "oidc-issuer", "", "`URL` of an OpenID provider whose tokens are credentials too")
+	f.StringVar(&c.oidc.Audience, "oidc-audience", "", "the `AUDIENCE` that its tokens for this host have")
+	f.StringVar(&c.oidc.PrincipalClaim, "oidc-principal-claim", "sub", "the `CLAIM` with the principal's id")
+	f.StringVar(&c.oidc.Tenant, "oidc-tenant", "", "the `TENANT` that all tokens are for")
+	f.StringVar(&c.oidc.TenantClaim, "oidc-tenant-claim", "", "or the `CLAIM` that names the tenant")
+	f.StringVar(&c.oidc.RolesClaim, "oidc-roles-claim", "roles", "the `CLAIM` with the roles (dots lead into objects)")
+	f.StringSliceVar(&c.oidcRoles, "oidc-roles", nil, "`VALUE=ROLE`: what a value of that claim is here; * is everybody (repeatable)")
+	f.StringVar(&c.oidc.KindClaim, "oidc-kind-claim", "", "the `CLAIM` that says service in the tokens of programs")
 	f.StringVar(&c.cpuProfile, "cpu-profile", "", "write a CPU profile of the whole run to this file")
 	f.BoolVar(&c.withStdin, "end-with-stdin", false, "end when standard input does, as it does with the process that holds its other end")
 	_ = f.MarkHidden("end-with-stdin") // for the demo: whatever becomes of that, no host stays behind
@@ -157,6 +171,23 @@ func (c *config) check() error {
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Scheme+"://"+u.Host != strings.TrimSuffix(o, "/") {
 			return usagef("--allow-origin %q can never be a page's: write https://HOST or https://HOST:PORT, each by its name", o)
 		}
+	}
+	c.oidc.Roles = map[string]string{}
+	for _, pair := range c.oidcRoles {
+		i := strings.LastIndex(pair, "=") // a value may have one
+		if i < 1 {
+			return usagef("--oidc-roles %q: write VALUE=ROLE, such as pawl-admins=admin", pair)
+		}
+		c.oidc.Roles[pair[:i]] = pair[i+1:]
+	}
+	if c.oidc.Issuer == "" {
+		for name, v := range map[string]string{"audience": c.oidc.Audience, "tenant": c.oidc.Tenant, "tenant-claim": c.oidc.TenantClaim, "roles": strings.Join(c.oidcRoles, ",")} {
+			if v != "" {
+				return usagef("--oidc-%s is there and no --oidc-issuer: nobody's tokens would count", name)
+			}
+		}
+	} else if _, err := issuer.New(c.oidc); err != nil {
+		return usagef("--oidc-…: %w", err)
 	}
 	// No reserve at all is one byte: to the packages below, nothing means their own default.
 	c.reserve, c.reserveLow = max(c.reserve, 1), max(c.reserveLow, 1)

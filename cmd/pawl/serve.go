@@ -25,6 +25,7 @@ import (
 
 	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/host/api"
+	"github.com/pawlhost/pawl/host/issuer"
 	"github.com/pawlhost/pawl/host/planner"
 	"github.com/pawlhost/pawl/host/telemetry"
 	"github.com/pawlhost/pawl/plugins"
@@ -266,7 +267,8 @@ type built struct {
 	plugins   *plugins.Set
 	telemetry *telemetry.Telemetry
 	host      *host.Host
-	rules     int // files of the operator
+	rules     int            // files of the operator
+	issuer    *issuer.Issuer // nil without one
 }
 
 // build opens the store and puts a host on it. The telemetry is the host's from here on, and ends with it; nil for none.
@@ -310,11 +312,21 @@ func (a *app) build(ctx context.Context, log *slog.Logger, told *telemetry.Telem
 			return b, err
 		}
 	}
+	var tokens func(context.Context, string) (host.Identity, error)
+	if a.oidc.Issuer != "" {
+		if b.issuer, err = issuer.New(a.oidc); err != nil {
+			return b, err
+		}
+		tokens = b.issuer.Identify
+	}
 	b.host, err = host.New(ctx, host.Config{
 		Store: s, Policy: live, Plugins: b.plugins, Planners: planner.All(), HostKeys: keys,
 		Workers: a.workers, ApprovalTTL: a.ttl, SweepInterval: a.sweep, RulesInterval: a.rulesEvery, Retention: a.retention,
-		Reserve: uint64(a.reserve), ReserveLow: uint64(a.reserveLow), OperatorTenant: a.operators, Grace: grace, Log: log, Telemetry: told,
+		Reserve: uint64(a.reserve), ReserveLow: uint64(a.reserveLow), OperatorTenant: a.operators, Tokens: tokens, Grace: grace, Log: log, Telemetry: told,
 	})
+	if err == nil && a.oidc.Tenant != "" {
+		err = b.host.EnsureTenant(ctx, a.oidc.Tenant) // whose people may all come by token
+	}
 	return b, err
 }
 
@@ -418,6 +430,9 @@ func (b *built) close(log *slog.Logger) error {
 		}
 	}
 	sent.Wait()
+	if b.issuer != nil {
+		b.issuer.Close()
+	}
 	if b.store != nil {
 		return b.store.Close()
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -52,7 +53,7 @@ func describe() []byte {
 		"paths": paths,
 		"components": jsonObject{
 			"schemas":         d.schemas,
-			"securitySchemes": jsonObject{"key": jsonObject{"type": "http", "scheme": "bearer", "description": "An API key."}},
+			"securitySchemes": jsonObject{"key": jsonObject{"type": "http", "scheme": "bearer", "description": "An API key, or a token of the identity provider that the host is told of."}},
 		},
 		"security": []any{jsonObject{"key": []string{}}},
 	}, "", "  ")
@@ -129,9 +130,15 @@ func (rt *route) problems() []int {
 	if rt.auth == open {
 		all = []int{http.StatusRequestEntityTooLarge, http.StatusInternalServerError}
 	} else {
-		all = append(all, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests)
+		all = append(all, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests,
+			http.StatusServiceUnavailable) // a token cannot be judged while its provider is away
 	}
-	return append(all, rt.errors...)
+	for _, status := range rt.errors {
+		if !slices.Contains(all, status) {
+			all = append(all, status)
+		}
+	}
+	return all
 }
 
 func operationID(rt route) string {

@@ -31,7 +31,7 @@ type route struct {
 	idem    bool        // takes an Idempotency-Key
 	prefer  bool        // takes Prefer: wait
 	answers map[int]any // status → a value of the answer's type; nil: no body. Problems are added.
-	errors  []int       // the problems' statuses beyond 400, 401, 403, 404, 413, 429 and 500
+	errors  []int       // the problems' statuses beyond 400, 401, 403, 404, 413, 429, 500 and 503
 	stream  string      // content type of an answer that is not JSON
 }
 

@@ -30,8 +30,11 @@ const (
 	closeSlow            = 4408
 )
 
-// revokedReason goes with closeRevoked.
-const revokedReason = "the key was revoked, or its principal disabled"
+// What the close codes of an ended credential say.
+const (
+	revokedReason = "the key was revoked, or its principal disabled"
+	expiredReason = "the token has ended: connect again with a new one"
+)
 
 const (
 	maxMessage = 64 << 10
@@ -58,6 +61,7 @@ type socket struct {
 	authed  bool
 	current func(context.Context) bool // whether the credential still holds
 	watched string                     // the key, of the hub
+	expiry  *time.Timer                // of a token that ends by itself
 	trace   string
 
 	pumps sync.WaitGroup
@@ -93,6 +97,9 @@ func newSocket(s *Server, trace string) *socket {
 func (c *socket) run() {
 	defer func() {
 		c.stop()
+		if c.expiry != nil {
+			c.expiry.Stop()
+		}
 		_ = c.conn.Close()
 		c.pumps.Wait()
 		<-c.flushed // the writer has ended
@@ -388,6 +395,9 @@ func (c *socket) begin() {
 	if !c.current(c.ctx) {
 		c.close(closeRevoked, revokedReason, true)
 		return
+	}
+	if until := c.actor.Until(); !until.IsZero() {
+		c.expiry = time.AfterFunc(until.Sub(c.s.opts.Now()), func() { c.close(closeUnauthenticated, expiredReason, true) })
 	}
 	c.json(struct {
 		Type      string    `json:"type"`

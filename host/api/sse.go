@@ -127,9 +127,13 @@ func lastSeen(r *request) (uint64, error) {
 	return n, nil
 }
 
-// untilRevoked ends ctx when the actor's key is revoked.
+// untilRevoked ends ctx when the actor's key is revoked, or its token ends.
 func (s *Server) untilRevoked(ctx context.Context, a host.Actor) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
+	if until := a.Until(); !until.IsZero() {
+		end := time.AfterFunc(until.Sub(s.opts.Now()), cancel)
+		context.AfterFunc(ctx, func() { end.Stop() })
+	}
 	revoked, release := s.host.Revoked(a.KeyID)
 	done := make(chan struct{})
 	go func() {

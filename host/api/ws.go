@@ -305,6 +305,10 @@ func (c *socket) c2s(typ string, id json.RawMessage, data []byte) error {
 	}
 	a, err := c.s.host.Fresh(c.ctx, c.actor) // a socket lives long, and roles change
 	if host.CodeOf(err) == host.CodeUnauthenticated {
+		if until := c.actor.Until(); !until.IsZero() && !c.s.opts.Now().Before(until) {
+			c.close(closeUnauthenticated, expiredReason, true)
+			return nil
+		}
 		c.close(closeRevoked, revokedReason, true) // as the hub is about to do
 		return nil
 	}
