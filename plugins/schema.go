@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"regexp/syntax"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/pawlhost/pawl/sdk/abi/pathform"
+	"github.com/pawlhost/pawl/sdk/abi/pattern"
 )
 
 // Schema is a compiled JSON schema (draft 2020-12 unless $schema says an older one). It is safe for concurrent use.
@@ -51,10 +51,10 @@ const (
 	maxPatternText   = 32 << 10 // bytes of the text
 )
 
-// pattern is a regular expression of a schema. A text that is too long for it does not match: doubt refuses.
-type pattern struct{ *regexp.Regexp }
+// bounded is a regular expression of a schema. A text that is too long for it does not match: doubt refuses.
+type bounded struct{ *regexp.Regexp }
 
-func (p pattern) MatchString(s string) bool {
+func (p bounded) MatchString(s string) bool {
 	return len(s) <= maxPatternText && p.Regexp.MatchString(s)
 }
 
@@ -62,40 +62,15 @@ func compilePattern(s string) (jsonschema.Regexp, error) {
 	if len(s) > maxPatternSource {
 		return nil, fmt.Errorf("a pattern is at most %d bytes", maxPatternSource)
 	}
-	re, err := syntax.Parse(s, syntax.Perl)
+	n, err := pattern.Steps(s, maxPattern)
 	if err != nil {
 		return nil, err
-	}
-	n := leastSteps(re)
-	if n <= maxPattern { // else to compile it could take a gigabyte
-		prog, err := syntax.Compile(re.Simplify())
-		if err != nil {
-			return nil, err
-		}
-		n = len(prog.Inst)
 	}
 	if n > maxPattern {
 		return nil, fmt.Errorf("the pattern takes %d steps for each character, at most %d: repeat less", n, maxPattern)
 	}
 	compiled, err := regexp.Compile(s)
-	return pattern{compiled}, err
-}
-
-// leastSteps is how many instructions the pattern has at least once its repetitions are written out. It writes nothing out.
-func leastSteps(re *syntax.Regexp) (n int) {
-	switch re.Op {
-	case syntax.OpLiteral:
-		n = len(re.Rune)
-	case syntax.OpCharClass, syntax.OpAnyChar, syntax.OpAnyCharNotNL:
-		n = 1
-	}
-	for _, sub := range re.Sub {
-		n += leastSteps(sub)
-	}
-	if re.Op == syntax.OpRepeat {
-		n *= max(re.Min, re.Max)
-	}
-	return n
+	return bounded{compiled}, err
 }
 
 // SchemaError says where a value misses its schema.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
-	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/rego"
 
 	"github.com/pawlhost/pawl/sdk/abi/pathform"
+	"github.com/pawlhost/pawl/sdk/abi/pattern"
 )
 
 // InvalidError is what is wrong with an interrupt_on. Pointer is a JSON pointer into it; Detail says what to write instead.
@@ -97,16 +97,12 @@ const (
 )
 
 // patternSize is the length of a pattern's program, 0 for one that does not compile.
-func patternSize(pattern string) int {
-	re, err := syntax.Parse(pattern, syntax.Perl)
+func patternSize(expression string) int {
+	n, err := pattern.Steps(expression, maxPattern)
 	if err != nil {
 		return 0
 	}
-	prog, err := syntax.Compile(re.Simplify())
-	if err != nil {
-		return 0
-	}
-	return len(prog.Inst)
+	return n
 }
 
 // parseInterruptOn reads interrupt_on and merges the defaults. nil, empty and null are an empty configuration.
@@ -398,10 +394,11 @@ func parseMatcher(at, kind string, raw json.RawMessage) (matcher, error) {
 		}
 		switch kind {
 		case "regex":
-			if _, err := regexp.Compile(s); err != nil {
+			n, err := pattern.Steps(s, maxPattern)
+			if err != nil {
 				return m, &InvalidError{at, err.Error() + " (RE2 syntax)"}
 			}
-			if n := patternSize(s); n > maxPattern {
+			if n > maxPattern {
 				return m, &InvalidError{at, fmt.Sprintf("this pattern takes %d steps for each character, at most %d: repeat less, or write the rule in Rego", n, maxPattern)}
 			}
 		case "under":
