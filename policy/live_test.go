@@ -221,7 +221,10 @@ func (s *swapped) put(files ...string) {
 // asked meanwhile keeps nothing alive.
 func TestLive_TwoHundredReloadsUnderLoad(t *testing.T) {
 	t.Parallel()
-	const reloads, perReload = 200, 10
+	reloads, perReload := 200, 10
+	if testing.Short() {
+		reloads = 40
+	}
 	var rules swapped
 	set := func(n int) {
 		rules.put("a.rego", pauses(fmt.Sprintf("a%d", n)),
@@ -284,7 +287,7 @@ func TestLive_TwoHundredReloadsUnderLoad(t *testing.T) {
 	}
 	close(questions)
 	asked.Wait()
-	if answers.Load() != reloads*perReload || len(revisions) < 2 {
+	if answers.Load() != int64(reloads*perReload) || len(revisions) < 2 {
 		t.Fatalf("%d answers, %d revisions", answers.Load(), len(revisions))
 	}
 	runtime.GC()
