@@ -4,13 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/host/hosttest"
 	"github.com/pawlhost/pawl/plugins"
+	"github.com/pawlhost/pawl/store"
 	"github.com/pawlhost/pawl/store/memstore"
 )
 
@@ -204,4 +207,58 @@ func TestTheLogReadsAsTheNarrative(t *testing.T) {
 	if strings.Contains(log, "canary") || strings.Contains(log, r.Pause.ResumeToken) {
 		t.Errorf("the log tells too much:\n%s", log)
 	}
+}
+
+// What a start counts is what was followed before it: after a part of a pause was decided, and from entries of an older version, which
+// do not say what waits.
+func TestCountingAfterARestart(t *testing.T) {
+	t.Parallel()
+	s := memstore.New()
+	t.Cleanup(func() { s.Close() })
+	h := hosttest.New(t, hosttest.Options{Store: s})
+	h.Script("both", `[{"calls":[{"tool_call_id":"mine","tool":"ask","arguments":{"reason":"await_input","payload":{"question":"?"}}},
+		{"tool_call_id":"theirs","tool":"gated_write","arguments":{}}]},{"final":1}]`, "")
+	r := h.Settled(h.Create(hosttest.Member, "both").ID)
+	if len(r.Pause.Approvals) != 2 || r.State != store.RunAwaitingApproval {
+		t.Fatalf("the run is %s with %d approvals", r.State, len(r.Pause.Approvals))
+	}
+	check := func(h *hosttest.Host, approval, input, ask, gated float64) {
+		t.Helper()
+		wantMetrics(t, scrape(t, h), map[string]float64{
+			"pawl_runs_by_state{state=awaiting_approval}": approval, "pawl_runs_by_state{state=awaiting_input}": input,
+			"pawl_approvals_pending{tool=ask}": ask, "pawl_approvals_pending{tool=gated_write}": gated,
+		})
+	}
+	check(h, 1, 0, 1, 1)
+	i := slices.IndexFunc(r.Pause.Approvals, func(a host.Approval) bool { return a.Tool == "ask" })
+	answer := host.Decision{ApprovalID: r.Pause.Approvals[i].ID, Kind: "respond", Value: json.RawMessage(`"yes"`)}
+	if _, err := h.Decide(t.Context(), hosttest.Member, r.ID, host.Idempotency{}, hosttest.Body(host.Answer{Decisions: []host.Decision{answer}})); err != nil {
+		t.Fatal(err)
+	}
+	check(h, 1, 0, 0, 1)
+	h.Stop()
+	h = hosttest.New(t, hosttest.Options{Store: s})
+	check(h, 1, 0, 0, 1)
+	h.Stop()
+
+	var old store.Change
+	if err := s.View(t.Context(), func(rd store.Reader) error {
+		return rd.Scan(store.Range{Prefix: store.K("due")}, func(it store.Item) bool {
+			if elems, err := it.Key.Elems(); err == nil && elems[2] == "pause" {
+				old.Put(it.Key, nil)
+			}
+			return true
+		})
+	}); err != nil || len(old.Puts) != 1 {
+		t.Fatal(len(old.Puts), err)
+	}
+	if _, err := s.Commit(t.Context(), &old); err != nil {
+		t.Fatal(err)
+	}
+	h = hosttest.New(t, hosttest.Options{Store: s})
+	check(h, 1, 0, 0, 1)
+	if _, err := h.Cancel(t.Context(), hosttest.Owner, r.ID); err != nil {
+		t.Fatal(err)
+	}
+	check(h, 0, 0, 0, 0)
 }

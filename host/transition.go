@@ -79,6 +79,9 @@ func (s *step) seal() *store.Change {
 			f.dirty = false
 		}
 	}
+	if len(s.settled) > 0 && r.State.Paused() && r.PauseID == s.was.PauseID { // somebody has decided a part
+		s.change.Put(dueKey(r.pause.ExpiresAt, duePause, r.Tenant, r.ID, r.pause.ID), r.waits())
+	}
 	for _, row := range s.rows {
 		row.Trace = s.trace
 		addRow(&s.change, r.Tenant, row)
@@ -356,7 +359,7 @@ func (s *step) suspend(stops []stopped, ttl time.Duration) {
 	r.State, r.Boot, r.AwaitingSince, r.PauseID = r.awaits(), "", s.now, p.ID
 	s.change.Put(pauseKey(r.key, p.ID), store.Encode(p))
 	s.change.Put(pausesKey(r.Tenant).With(p.ID), []byte(r.ID))
-	s.change.Put(dueKey(p.ExpiresAt, duePause, r.Tenant, r.ID, p.ID), nil)
+	s.change.Put(dueKey(p.ExpiresAt, duePause, r.Tenant, r.ID, p.ID), r.waits())
 	s.change.Put(dueKey(warnAt(p), dueWarn, r.Tenant, r.ID, p.ID), nil)
 	s.event("run.paused", map[string]any{"pause_id": p.ID, "reason": stops[0].reason, "approval_ids": p.Approvals}, hydrate{Pause: p.ID})
 }
