@@ -157,10 +157,11 @@ func getAt(rd store.Reader, k store.Key, record any) (uint64, error) {
 }
 
 // peopleCache keeps the principals and tenants in use, so that asking for them on every request costs no read. Whoever changes one
-// calls forget after its commit. A reader may see the old one until then; what it commits requires the version that it saw.
+// calls changed after its commit. A reader may see the old one until then; what it commits requires the version that it saw.
 type peopleCache struct {
 	mu         sync.RWMutex
-	epoch      uint64
+	epoch      uint64 // rises whenever something is forgotten, so that a reading from before is not kept
+	changes    uint64
 	principals map[[2]string]personRecord
 	tenants    map[string]tenantRecord
 }
@@ -174,11 +175,19 @@ func (c *peopleCache) forget() {
 	c.principals, c.tenants = nil, nil
 }
 
+// changed is forget for who has changed somebody: open streams look again who they are for.
+func (c *peopleCache) changed() {
+	c.mu.Lock()
+	c.changes++
+	c.mu.Unlock()
+	c.forget()
+}
+
 // generation changes whenever a principal or a tenant does.
 func (c *peopleCache) generation() uint64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.epoch
+	return c.changes
 }
 
 func (c *peopleCache) principal(ctx context.Context, s store.Store, tenant, id string) (personRecord, error) {

@@ -186,7 +186,7 @@ func (h *Host) RemovePrincipal(ctx context.Context, a Actor, id string) error {
 
 // writePeople commits a change of principals or tenants.
 func (h *Host) writePeople(ctx context.Context, c *store.Change) (store.Receipt, error) {
-	defer h.people.forget() // also after a lost race: somebody else has changed them
+	defer h.people.changed() // also after a lost race: somebody else has changed them
 	return h.write(ctx, c)
 }
 

@@ -23,8 +23,8 @@ import (
 
 func (a *app) runCommand() *cobra.Command {
 	var o struct {
-		input, calls, toolContext, plannerState, session, attach string
-		wait, detach                                             bool
+		input, calls, toolContext, plannerState, session, user, attach string
+		wait, detach                                                   bool
 	}
 	c := &cobra.Command{
 		Use:   "run AGENT",
@@ -60,6 +60,9 @@ A value that begins with @ is read from that file (JSON or YAML), @- from standa
 					return usagef("--%s: %w", strings.ReplaceAll(name, "_", "-"), err)
 				}
 			}
+			if o.user != "" {
+				body["user"] = o.user
+			}
 			if o.session != "" {
 				body["session_id"] = o.session
 			}
@@ -88,6 +91,7 @@ A value that begins with @ is read from that file (JSON or YAML), @- from standa
 	f.StringVar(&o.toolContext, "tool-context", "", "context for the tools, a `JSON` object or @FILE")
 	f.StringVar(&o.plannerState, "planner-state", "", "state of your planner, `JSON` or @FILE, kept with the run")
 	f.StringVar(&o.session, "session", "", "session `ID`")
+	f.StringVar(&o.user, "user", "", "the `PRINCIPAL` that the run is for (services that may act for others)")
 	f.StringVar(&o.attach, "attach", "", "follow this `RUN` instead of starting one")
 	f.BoolVar(&o.wait, "wait", false, "stay while the run waits, until it has ended")
 	f.BoolVar(&o.detach, "detach", false, "print the run's id and return")

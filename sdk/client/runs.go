@@ -76,9 +76,11 @@ type ProposedCall struct {
 
 // NewRun starts a run. Only Agent is required.
 type NewRun struct {
-	Agent        string         `json:"agent"`
-	Input        any            `json:"input,omitempty"`
-	ToolContext  any            `json:"tool_context,omitempty"`
+	Agent       string `json:"agent"`
+	Input       any    `json:"input,omitempty"`
+	ToolContext any    `json:"tool_context,omitempty"`
+	// User is whom the run is for, if not the key's own principal: for services whose principal has act_as.
+	User         string         `json:"user,omitempty"`
 	SessionID    string         `json:"session_id,omitempty"`
 	Calls        []ProposedCall `json:"calls,omitempty"`
 	PlannerState any            `json:"planner_state,omitempty"`
