@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -212,6 +213,141 @@ func TestInvariant4_APauseCompletesWhileItsWaitersRegister(t *testing.T) {
 		cancel()
 		if t.Failed() {
 			return
+		}
+	}
+}
+
+// Whoever races for a pause (two who decide, the holder of its token, the requester who answers, cancels or says something else, the
+// sweeper): it ends once, every approval of it ends once and is told and audited once, and what nobody approved has not run.
+func TestInvariant9_WhateverRacesForAPauseItEndsOnce(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	labelled := func(label string) string {
+		return fmt.Sprintf(`{"tool_call_id":%q,"tool":"transfer","arguments":{"amount":1,"to":%q}}`, label, label)
+	}
+	const question = `{"tool_call_id":"q","tool":"ask","arguments":{"reason":"await_input","payload":{}}}`
+	h.Agent("flat", scripted(`[{"calls":[`+labelled("a")+`,`+question+`]},{"calls":[`+labelled("b")+`]},{"final":1}]`, `,"interrupt_on":{"transfer":true}`))
+	h.Agent("lead", scripted(`[{"calls":[`+task("x", "one", "x")+`,`+task("y", "two", "y")+`]},{"final":1}]`, `,"interrupt_on":{"transfer":true},"subagents":[`+
+		sub("one", `[{"calls":[`+labelled("a")+`]},{"final":1}]`, "")+`,`+sub("two", `[{"calls":[`+question+`]},{"calls":[`+labelled("b")+`]},{"final":1}]`, "")+`]`))
+	rnd := rand.New(rand.NewPCG(3, 5))
+	approved := 0
+	ends := map[string]int{}
+	for i := range rounds() / 10 {
+		r := h.Settled(h.Create(hosttest.Member, []string{"flat", "lead"}[i%2]).ID)
+		full, err := h.GetRun(t.Context(), hosttest.Member, r.ID)
+		if err != nil || full.Pause == nil {
+			t.Fatalf("round %d: the run is %s, %v", i, r.State, err)
+		}
+		decide := func(a host.Actor, kind string) func() error {
+			return func() error { _, err := h.DecideAll(a, full, kind); return err }
+		}
+		acts := []func() error{
+			decide(hosttest.Admin, "reject"), decide(hosttest.Owner, "approve"), decide(hosttest.Admin, "respond"),
+			func() error {
+				_, err := resume(h, hosttest.Owner, full.Pause.ResumeToken, approveAll(full))
+				return err
+			},
+			func() error { _, err := h.Cancel(t.Context(), hosttest.Member, r.ID); return err },
+			func() error { _, err := say(h, hosttest.Member, r.ID, true); return err },
+			func() error { _, err := h.RotateToken(t.Context(), hosttest.Admin, r.ID); return err },
+			func() error {
+				for _, ap := range full.Pause.Approvals {
+					if ap.Reason == "await_input" {
+						_, err := h.Answer(hosttest.Member, r.ID, host.Decision{ApprovalID: ap.ID, Kind: "respond", Value: raw("1")})
+						return err
+					}
+				}
+				return nil
+			},
+			func() error {
+				h.Clock.Advance(24 * time.Hour)
+				return h.Sweep(context.Background())
+			},
+		}
+		var wg sync.WaitGroup
+		for _, n := range rnd.Perm(len(acts))[:2+rnd.IntN(4)] {
+			wg.Go(func() {
+				err := acts[n]()
+				switch host.CodeOf(err) {
+				case host.CodeForbidden: // what it was for is over, and what is asked next is not theirs
+				case "", host.CodeAlreadyDecided, host.CodeWrongState, host.CodeApprovalExpired, host.CodeTokenExpired, host.CodeTokenUsed, host.CodeNotAllowed:
+				default:
+					t.Errorf("round %d: act %d is answered %v", i, n, err)
+				}
+			})
+		}
+		wg.Wait()
+		for r = h.Settled(r.ID); !r.State.Ended(); r = h.Settled(r.ID) { // whatever is open still can be answered
+			var ds []host.Decision
+			for _, ap := range r.Pause.Approvals {
+				if ap.State == store.ApprovalPending {
+					ds = append(ds, host.Decision{ApprovalID: ap.ID, Kind: "reject"})
+				}
+			}
+			if _, err := h.Answer(hosttest.Admin, r.ID, ds...); err != nil {
+				t.Fatalf("round %d: %v", i, err)
+			}
+		}
+		ends[string(r.State)]++
+		aps, err := h.RunApprovals(t.Context(), hosttest.Admin, r.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told, open, finished := map[string]string{}, "", 0
+		for _, e := range h.Events(r.ID) {
+			switch typ := e["type"].(string); typ {
+			case "approval.decided", "approval.expired", "approval.superseded":
+				id := e["approval_id"].(string)
+				if told[id] != "" {
+					t.Errorf("round %d: of %s both %s and %s are told", i, id, told[id], typ)
+				}
+				told[id] = typ
+			case "run.paused":
+				if open != "" {
+					t.Errorf("round %d: a pause opens while another is open", i)
+				}
+				open = e["pause_id"].(string)
+			case "run.resumed":
+				open = ""
+			case "run.finished":
+				finished++
+			}
+		}
+		for _, ap := range aps {
+			want := map[store.ApprovalState]string{store.ApprovalDecided: "approval.decided", store.ApprovalExpired: "approval.expired", store.ApprovalSuperseded: "approval.superseded", store.ApprovalCancelled: ""}
+			if w, ok := want[ap.State]; !ok || told[ap.ID] != w {
+				t.Errorf("round %d: approval %s is %s, told is %q", i, ap.ID, ap.State, told[ap.ID])
+			}
+			if ap.Tool == "transfer" && ap.Decision != nil && ap.Decision.Kind == "approve" {
+				approved++
+			}
+		}
+		unfinished := func(c host.Call) bool { return c.State != store.CallFinished }
+		for deadline := time.Now().Add(20 * time.Second); slices.ContainsFunc(r.Calls, unfinished); { // a cancelled run's tool may still be at work
+			if r, err = h.GetRun(t.Context(), hosttest.Member, r.ID); err != nil || time.Now().After(deadline) {
+				t.Fatalf("round %d: the run is %s, its calls %s, %v", i, r.State, text(t, r.Calls, nil), err)
+			}
+		}
+		if finished != 1 {
+			t.Errorf("round %d: run.finished %d times", i, finished)
+		}
+		if t.Failed() {
+			t.Fatalf("round %d: events %s", i, text(t, h.Events(r.ID), nil))
+		}
+	}
+	t.Log(ends, approved)
+	if n := h.Ran.Count("transfer"); n > approved || approved == 0 {
+		t.Errorf("the tool ran %d times for %d approvals", n, approved)
+	}
+	if aps, _, err := h.Approvals(t.Context(), hosttest.Admin, "pending", host.Page{}); err != nil || len(aps) != 0 {
+		t.Errorf("still listed: %d, %v", len(aps), err)
+	}
+	rows := map[string]int{}
+	for _, row := range h.AuditRows("demo") {
+		if row.Action == "approval.expire" || row.Action == "approval.decide" && row.Outcome == "ok" {
+			if rows[row.TargetID]++; rows[row.TargetID] > 1 {
+				t.Errorf("approval %s has %d rows", row.TargetID, rows[row.TargetID])
+			}
 		}
 	}
 }
