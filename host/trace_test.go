@@ -348,6 +348,35 @@ func TestTraceOfSubagents(t *testing.T) {
 	check(tr.spans(), "ok", "ok")
 }
 
+// A message takes the place of a stop two subagents down: what was given up is told in the trace that goes on.
+func TestTraceOfASupersededPause(t *testing.T) {
+	t.Parallel()
+	tr := newTraces(t)
+	h := hosttest.New(t, hosttest.Options{Config: tr.config})
+	h.Agent("lead", nested(2, `[{"calls":[`+pay+`]},{"final":1}]`, `{"transfer":true}`))
+	r := h.Settled(h.Create(hosttest.Member, "lead").ID)
+	before := tr.spans().one("invoke_agent", "pawl.frame.depth", "0")
+	if _, err := say(h, hosttest.Member, r.ID, true); err != nil {
+		t.Fatal(err)
+	}
+	h.Settled(r.ID)
+	got := tr.spans()
+	root := got.one("invoke_agent", "pawl.frame.depth", "0")
+	same(t, "the link", root.Links[0].SpanContext.SpanID(), before.SpanContext.SpanID())
+	same(t, "the decisions", len(root.Events), 0)
+	same(t, "the calls that were given up", len(got.like("execute_tool", "pawl.tool.outcome", "cancelled")), 3)
+	ids := map[string]bool{}
+	for _, sp := range got.all {
+		ids[sp.SpanContext.SpanID().String()] = true
+	}
+	for _, sp := range got.all {
+		if sp.Parent.IsValid() && !ids[sp.Parent.SpanID().String()] {
+			t.Errorf("the parent of %s is not there:\n%s", sp.Name, got)
+		}
+	}
+	same(t, "the number of ids", len(ids), len(got.all))
+}
+
 // A host that is killed while a run is on its way: the next one ends the span that the first had begun.
 func TestTraceOfAStretchThatChangesProcess(t *testing.T) {
 	t.Parallel()

@@ -515,6 +515,9 @@ func (s *step) supersede(by Actor) {
 	}
 	s.close(store.PauseSuperseded)
 	s.abandon("a new message took the place of the pause before anybody decided")
+	for _, f := range slices.Backward(r.frames[1:]) {
+		s.left = append(s.left, left{f, f.call()})
+	}
 	r.frames = r.frames[:1]
 	s.audit(auditRecord{
 		ActorKind: by.Kind, Actor: by.ID, Action: "pause.supersede", TargetKind: "pause", Target: r.pause.ID, Outcome: outcomeOK,
