@@ -1,14 +1,18 @@
 package host_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/host/hosttest"
 	"github.com/pawlhost/pawl/store"
+	"github.com/pawlhost/pawl/store/memstore"
 )
 
 // A story is a run of random turns, answered by random people in random ways, with restarts in between, beside a model that says
@@ -16,6 +20,8 @@ import (
 type story struct {
 	t      *testing.T
 	h      *hosttest.Host
+	disk   store.Store
+	mortal *mortal // the store of a host that is killed after some commits; nil: hosts are stopped in order
 	rnd    *rand.Rand
 	run    host.Run
 	labels int // names given to calls
@@ -39,11 +45,25 @@ pause contains {"rule": "big"} if { input.call.tool == "transfer"; input.call.ar
 
 func TestInvariants1To3And8And9_OverRandomStories(t *testing.T) {
 	t.Parallel()
+	stories(t, func(*story) {})
+}
+
+// The same on hosts that are killed, again and again, at a random commit. What was asked of a host that died is asked of the next one.
+func TestInvariants1To3And8And9_OverRandomStoriesWithCrashes(t *testing.T) {
+	t.Parallel()
+	stories(t, func(s *story) {
+		s.mortal = newMortal(s.disk, 0)
+		s.reboot()
+	})
+}
+
+func stories(t *testing.T, begin func(*story)) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
-			s := &story{t: t, rnd: rand.New(rand.NewPCG(seed, 2)), ends: map[string]string{}, runs: map[string]int{}}
-			s.h = hosttest.New(t, hosttest.Options{Rules: rules(storyRules)})
+			s := &story{t: t, rnd: rand.New(rand.NewPCG(seed, 2)), disk: memstore.New(), ends: map[string]string{}, runs: map[string]int{}}
+			t.Cleanup(func() { s.disk.Close() })
+			s.h = hosttest.New(t, hosttest.Options{Store: s.disk, Rules: rules(storyRules)})
 			for range 6 {
 				s.subs = append(s.subs, s.subagent(1))
 			}
@@ -54,12 +74,52 @@ func TestInvariants1To3And8And9_OverRandomStories(t *testing.T) {
 			s.h.Agent("story", `{"planner":{"kind":"external"},"tools":["transfer","echo","ask","task"],"interrupt_on":{"transfer":{"when":{"amount":{"min":10}}}},
 				"subagents":[`+strings.Join(docs, ",")+`]}`)
 			s.run = s.h.Create(hosttest.Member, "story")
+			begin(s)
 			for range 5 {
 				s.turn()
 			}
 			s.finish()
 		})
 	}
+}
+
+// reboot starts the next host, on what the last one left.
+func (s *story) reboot() {
+	s.h.Stop()
+	s.ran = append(s.ran, s.h.Ran.All()...)
+	o := hosttest.Options{Store: s.disk, Clock: s.h.Clock, Rules: rules(storyRules)}
+	if s.mortal != nil {
+		s.mortal = newMortal(s.disk, 2+s.rnd.IntN(12)) // two are the least that can make progress
+		o.Store = s.mortal
+	}
+	s.h = hosttest.New(s.t, o)
+}
+
+// died reports whether the host lost its store, and starts the next one then.
+func (s *story) died() bool {
+	if s.mortal == nil {
+		return false
+	}
+	select {
+	case <-s.mortal.dead:
+		s.reboot()
+		return true
+	default:
+		return false
+	}
+}
+
+// ask makes a request, of the next host if this one dies under it.
+func (s *story) ask(request func() error) error {
+	for {
+		if err := request(); err == nil || !s.died() {
+			return err
+		}
+	}
+}
+
+func (s *story) decides(a host.Actor, ds ...host.Decision) error {
+	return s.ask(func() error { _, err := s.h.Answer(a, s.run.ID, ds...); return err })
 }
 
 // subagent makes one that plays one or two random turns; it may have a subagent of its own.
@@ -128,7 +188,10 @@ func (s *story) batch(n int, subs *[]*storySub, count, said *int) string {
 func (s *story) turn() {
 	s.t.Helper()
 	calls := s.batch(1+s.rnd.IntN(5), &s.subs, &s.calls, &s.said)
-	if _, err := propose(s.h, hosttest.Member, s.run.ID, batch(s.run.Turn+1, calls)); err != nil {
+	if err := s.ask(func() error {
+		_, err := propose(s.h, hosttest.Member, s.run.ID, batch(s.run.Turn+1, calls))
+		return err
+	}); err != nil {
 		s.t.Fatal(err)
 	}
 	for s.settle(); s.run.Pause != nil; s.settle() {
@@ -140,11 +203,36 @@ func (s *story) turn() {
 func (s *story) settle() {
 	s.t.Helper()
 	if s.rnd.IntN(4) == 0 {
-		s.h.Stop()
-		s.ran = append(s.ran, s.h.Ran.All()...)
-		s.h = restart(s.t, s.h, hosttest.Options{Rules: rules(storyRules)})
+		s.reboot()
 	}
-	s.run = s.h.Settled(s.run.ID)
+	for settled := false; !settled; settled = !s.died() {
+		s.wait()
+	}
+}
+
+// wait waits until the run stops or ends, or the host dies.
+func (s *story) wait() {
+	s.t.Helper()
+	if s.mortal == nil {
+		s.run = s.h.Settled(s.run.ID)
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	defer cancel()
+	go func(dead <-chan struct{}) {
+		select {
+		case <-dead:
+			cancel()
+		case <-ctx.Done():
+		}
+	}(s.mortal.dead)
+	r, err := s.h.WaitRun(ctx, hosttest.Owner, s.run.ID)
+	switch {
+	case err == nil && ctx.Err() == nil:
+		s.run = r
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		s.t.Fatalf("the run is still %s, %v", r.State, err)
+	}
 }
 
 // gateHolds: while a call of a batch waits at the gate, none of it has run. What a person answered in its place has ended.
@@ -178,7 +266,7 @@ func (s *story) answer() {
 	}
 	s.given += len(all)
 	if len(own) > 0 && len(own) < len(all) && s.rnd.IntN(2) == 0 {
-		if _, err := s.h.Answer(hosttest.Member, s.run.ID, own...); err != nil {
+		if err := s.decides(hosttest.Member, own...); err != nil {
 			s.t.Fatal(err)
 		}
 		if s.rnd.IntN(2) == 0 {
@@ -194,11 +282,11 @@ func (s *story) answer() {
 		}
 	}
 	if len(all) > 1 {
-		if _, err := s.h.Answer(hosttest.Admin, s.run.ID, all[1:]...); host.CodeOf(err) != host.CodeIncomplete {
+		if err := s.decides(hosttest.Admin, all[1:]...); host.CodeOf(err) != host.CodeIncomplete {
 			s.t.Fatalf("without one of %d: %v", len(all), err)
 		}
 	}
-	if _, err := s.h.Answer(hosttest.Owner, s.run.ID, all...); err != nil {
+	if err := s.decides(hosttest.Owner, all...); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -243,10 +331,16 @@ func (s *story) decide(ap host.Approval) host.Decision {
 // finish ends the run and compares everything that can be read with the model.
 func (s *story) finish() {
 	s.t.Helper()
-	if _, err := finish(s.h, hosttest.Member, s.run.ID, s.run.Turn+1, `"end"`); err != nil {
+	if err := s.ask(func() error {
+		_, err := finish(s.h, hosttest.Member, s.run.ID, s.run.Turn+1, `"end"`)
+		return err
+	}); err != nil {
 		s.t.Fatal(err)
 	}
 	s.settle()
+	crashed := s.mortal != nil
+	s.mortal = nil
+	s.reboot() // one that lives
 	if s.run.State != store.RunSucceeded || len(s.run.Calls) != s.calls {
 		s.t.Fatalf("run %s with %d calls of %d", s.run.State, len(s.run.Calls), s.calls)
 	}
@@ -261,7 +355,8 @@ func (s *story) finish() {
 		if got := resultOf(c); got != s.ends[c.ToolCallID] || c.State != store.CallFinished {
 			s.t.Errorf("call %s (%s) ended with %s, want %s", c.ToolCallID, c.Tool, got, s.ends[c.ToolCallID])
 		}
-		if attempts[c.ToolCallID] != s.runs[c.ToolCallID] {
+		// A call whose result was lost with its host runs again; one that may not run never does.
+		if n := s.runs[c.ToolCallID]; attempts[c.ToolCallID] != n && !(crashed && n > 0 && attempts[c.ToolCallID] > n) {
 			s.t.Errorf("call %s (%s) ran %d times, want %d", c.ToolCallID, c.Tool, attempts[c.ToolCallID], s.runs[c.ToolCallID])
 		}
 	}
