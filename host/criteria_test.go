@@ -401,3 +401,60 @@ func TestSeed_SuspendedAndResumedTracesAreLinkedAndTheApprovalSeriesExist(t *tes
 		}
 	}
 }
+
+func TestSeed_AWhenMatcherScopesAnInterruptToAPathPrefix(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.External("write", `{"write_file":{"when":{"path":{"under":["/contracts/"]}}}}`)
+	for path, stops := range map[string]bool{"/contracts/a": true, "/contracts": true, "/contracts/../notes/a": true, "/notes/a": false, "/contractsx": false} {
+		r := h.Settled(h.Batch(hosttest.Member, "write", fmt.Sprintf(`[{"tool":"write_file","arguments":{"path":%q,"content":"x"}}]`, path)).ID)
+		if (r.State == store.RunAwaitingApproval) != stops {
+			t.Errorf("a write to %s: the run is %s", path, r.State)
+		}
+	}
+}
+
+func TestSeed_PendingApprovalsAreIsolatedBetweenTenantsAndBetweenMembers(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Script("pay", mixed, gatedTransfer)
+	r := h.Create(hosttest.Member, "pay")
+	id := r.Pause.Approvals[0].ID
+	for _, tc := range []struct {
+		who  host.Actor
+		sees bool
+	}{
+		{hosttest.Owner, true}, {hosttest.Admin, true}, {hosttest.Member, true}, {hosttest.Member2, false}, {hosttest.OtherAdmin, false}, {hosttest.OtherMember, false},
+	} {
+		list, _, err := h.Approvals(t.Context(), tc.who, "pending", host.Page{})
+		if err != nil || (len(list) == 1) != tc.sees {
+			t.Errorf("%s/%s lists %d, %v", tc.who.Tenant, tc.who.ID, len(list), err)
+		}
+		_, byRun := h.RunApprovals(t.Context(), tc.who, r.ID)
+		_, byID := h.GetApproval(t.Context(), tc.who, id)
+		for _, err := range []error{byRun, byID} {
+			if (err == nil) != tc.sees || err != nil && host.CodeOf(err) != host.CodeNotFound {
+				t.Errorf("%s/%s reads it: %v", tc.who.Tenant, tc.who.ID, err)
+			}
+		}
+		if !tc.sees {
+			_, err = h.DecideAll(tc.who, r, "approve")
+			refusal(t, err, host.CodeNotFound)
+		}
+	}
+}
+
+// A default may be relaxed by name, and removed only in so many words, which are logged and audited when the agent is saved.
+func TestSeed_ADefaultInterruptIsRemovedOnlyExplicitlyAndThatIsAudited(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	for interruptOn, removed := range map[string]bool{`{}`: false, `{"transfer":true}`: false, `{"write_file":{"allowed_decisions":["approve"]}}`: false, `{"write_file":false}`: true} {
+		name := "a" + fmt.Sprint(len(interruptOn))
+		h.External(name, interruptOn)
+		r := h.Settled(h.Batch(hosttest.Member, name, `[{"tool":"write_file","arguments":{"path":"/memories/a","content":"x"}}]`).ID)
+		audited := slices.ContainsFunc(h.AuditRows("demo"), func(row host.AuditRow) bool { return row.Action == "agent.default_removed" && row.TargetID == name })
+		if (r.State == store.RunAwaitingApproval) == removed || audited != removed {
+			t.Errorf("%s: the run is %s, the removal audited: %v", interruptOn, r.State, audited)
+		}
+	}
+}
