@@ -431,46 +431,91 @@ func (h *Host) SaveAgent(ctx context.Context, a Actor, name string, body Lazy[js
 		row := auditRecord{At: now, Trace: telemetry.TraceID(ctx), ActorKind: a.Kind, Actor: a.ID, Action: "agent.save", TargetKind: "agent", Target: name, Outcome: outcomeOK}
 		row.Detail = mustJSON(map[string]any{"version": next.Version})
 		addRow(&c, a.Tenant, row)
-		for _, gone := range v.interrupts.Removed() {
-			row.Action, row.Detail = "agent.default_removed", mustJSON(map[string]any{"version": next.Version, "stop": gone})
+		v.removals("", func(subagent, stop string) {
+			detail := map[string]any{"version": next.Version, "stop": stop}
+			if subagent != "" {
+				detail["subagent"] = subagent
+			}
+			row.Action, row.Detail = "agent.default_removed", mustJSON(detail)
 			addRow(&c, a.Tenant, row)
-			h.log.Warn("an agent removes a default stop", "tenant", a.Tenant, "agent", name, "version", next.Version, "stop", gone, "by", a.ID)
-		}
+			h.log.Warn("an agent removes a default stop", "tenant", a.Tenant, "agent", name, "subagent", subagent, "version", next.Version, "stop", stop, "by", a.ID)
+		})
 		if _, err := h.write(ctx, &c); errors.Is(err, store.ErrConflict) {
 			continue
 		} else if err != nil {
 			return Agent{}, false, err
 		}
 		saved := Agent{Name: name, Version: next.Version, UpdatedAt: Time(now), UpdatedBy: a.ID, AgentDoc: v.doc}
-		saved.Warnings = h.doubts(v.doc)
+		saved.Warnings = h.doubts(v, "")
 		return saved, created, nil
 	}
 }
 
+// removals tells each default stop that the agent, or one of its subagents with an interrupt_on of its own, removes.
+func (v *agentVersion) removals(path string, each func(subagent, stop string)) {
+	if path == "" || v.doc.InterruptOn != nil {
+		for _, stop := range v.interrupts.Removed() {
+			each(path, stop)
+		}
+	}
+	for _, d := range v.doc.Subagents {
+		v.subagents[d.Name].removals(strings.TrimPrefix(path+"/"+d.Name, "/"), each)
+	}
+}
+
 // doubts are what a save accepts and its author should look at: tools come and go, so a name that nothing has is no error, but a
-// misspelt one in interrupt_on stops nothing.
-func (h *Host) doubts(d AgentDoc) (out []string) {
-	known := map[string]bool{}
+// misspelt one in interrupt_on stops nothing. at is the agent's place in the document.
+func (h *Host) doubts(v *agentVersion, at string) (out []string) {
+	d := v.doc
+	doubt := func(format string, args ...any) { out = append(out, at+fmt.Sprintf(format, args...)) }
 	for _, name := range d.Tools {
-		known[name] = true
 		t, ok := h.plugins.Lookup(name)
-		if !ok {
-			out = append(out, fmt.Sprintf("tools: no tool %q is installed; calls of it end with unknown_tool", name))
-			continue
+		switch {
+		case !ok:
+			doubt("tools: no tool %q is installed; calls of it end with unknown_tool", name)
+		case slices.Contains(v.presets, policy.PresetLocked) && t.Effects != abi.EffectsRead:
+			doubt("permissions: the agent is locked and the tool %q does not only read; every call of it is denied", name)
+		case isTask(t) && len(v.subagents) == 0:
+			doubt("tools: the agent has the tool %q and no subagents to give tasks to", name)
 		}
-		known[t.Bare], known[t.Plugin+"."+t.Bare] = true, true
-		if p := d.Permissions; p != nil && *p == policy.PresetLocked && t.Effects != abi.EffectsRead {
-			out = append(out, fmt.Sprintf("permissions: the agent is locked and the tool %q does not only read; every call of it is denied", name))
-		}
+	}
+	if len(v.subagents) > 0 && !slices.ContainsFunc(d.Tools, h.isTaskName) {
+		doubt("subagents: the agent does not list the tool %s, with which it would give them work", taskTool)
 	}
 	var on map[string]json.RawMessage
 	_ = json.Unmarshal(d.InterruptOn, &on) // it was compiled: an object, or absent
+	known := map[string]bool{}
+	h.stoppable(v, known)
 	for _, name := range slices.Sorted(maps.Keys(on)) {
 		if !known[name] {
-			out = append(out, fmt.Sprintf("interrupt_on: no tool of this agent is called %q; the entry stops nothing", name))
+			doubt("interrupt_on: no tool of this agent, or of a subagent that inherits from it, is called %q; the entry stops nothing", name)
 		}
 	}
+	for i, sub := range d.Subagents {
+		out = append(out, h.doubts(v.subagents[sub.Name], fmt.Sprintf("%ssubagents/%d: ", at, i))...)
+	}
 	return out
+}
+
+func (h *Host) isTaskName(name string) bool {
+	t, ok := h.plugins.Lookup(name)
+	return ok && isTask(t)
+}
+
+// stoppable collects the names that an entry of the agent's interrupt_on may have: of its tools, and of those of the subagents that
+// inherit it.
+func (h *Host) stoppable(v *agentVersion, names map[string]bool) {
+	for _, name := range v.doc.Tools {
+		names[name] = true
+		if t, ok := h.plugins.Lookup(name); ok {
+			names[t.Bare], names[t.Plugin+"."+t.Bare] = true, true
+		}
+	}
+	for _, sub := range v.subagents {
+		if sub.doc.InterruptOn == nil {
+			h.stoppable(sub, names)
+		}
+	}
 }
 
 // DeleteAgent ends an agent for new runs; runs that pinned it go on. A later save continues its version numbers.
@@ -555,11 +600,22 @@ func (h *Host) Evaluate(ctx context.Context, a Actor, body Lazy[Evaluation]) (js
 	if err := checkContext(req.ToolContext, a.Tenant, by.ID, ""); err != nil {
 		return nil, err
 	}
-	r := &run{agent: agent, frames: []*frame{{agent: agent}}, ctx: store.RunContext{
-		Tools: h.pinTools(agent.doc.Tools), Kind: by.Kind, Roles: by.Roles, ToolContext: store.Body{Inline: req.ToolContext},
+	f := &frame{agent: agent}
+	for name := range strings.SplitSeq(req.Subagent, "/") {
+		if req.Subagent == "" {
+			break
+		}
+		sub := f.agent.subagents[name]
+		if sub == nil {
+			return nil, invalid("/subagent", "there is no subagent %q; name the path from the agent, such as research/fetch", clip(req.Subagent, 256))
+		}
+		f = &frame{Frame: store.Frame{Depth: f.Depth + 1, Subagent: name}, parent: f, agent: sub}
+	}
+	r := &run{agent: agent, frames: []*frame{f}, ctx: store.RunContext{
+		Tools: h.pinTools(agent.allTools()), Kind: by.Kind, Roles: by.Roles, ToolContext: store.Body{Inline: req.ToolContext},
 	}}
 	r.Run = store.Run{Tenant: a.Tenant, Agent: req.Agent, AgentVersion: agent.version, CreatedBy: by.ID}
-	c, args, err := h.resolve(ctx, r, r.root(), req.Call, 0)
+	c, args, err := h.resolve(ctx, r, f, req.Call, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -570,7 +626,7 @@ func (h *Host) Evaluate(ctx context.Context, a Actor, body Lazy[Evaluation]) (js
 		return mustJSON(out), nil
 	}
 	docs := h.gateCalls([]*store.Call{c}, []json.RawMessage{args})
-	d := h.policy.Gate(ctx, agent.interrupts, h.gateInput(r, r.root(), docs, 0, 1, store.History{}, req.ToolContext))
+	d := h.policy.Gate(ctx, f.agent.interrupts, h.gateInput(r, f, docs, 0, 1, store.History{}, req.ToolContext))
 	out["effect"] = d.Effect
 	out["rules"] = list(d.Rules)
 	out["allowed_decisions"] = list(d.AllowedDecisions)

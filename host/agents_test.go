@@ -299,6 +299,47 @@ func TestAgents_RacingSavesAreOneVersionEach(t *testing.T) {
 	}
 }
 
+// A subagent's own interrupt_on removes a default for itself: that is told like the agent's own.
+func TestAgents_ADefaultRemovedBelowIsAudited(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Agent("a", `{"planner":{"kind":"external"},"tools":["task"],"subagents":[{"name":"w","planner":{"kind":"script","turns":[{"final":1}]},"tools":["write_file"],
+		"interrupt_on":{"write_file":false},"subagents":[{"name":"v","planner":{"kind":"script","turns":[{"final":1}]},"tools":["write_file"]}]}]}`)
+	var got []string
+	for _, row := range h.AuditRows("demo") {
+		if row.Action == "agent.default_removed" {
+			got = append(got, fmt.Sprint(row.Detail["subagent"], ": ", row.Detail["stop"]))
+		}
+	}
+	if want := []string{"w: write_file under /memories/", "w: write_file under /skills/"}; !slices.Equal(got, want) {
+		t.Errorf("audited %q, want %q", got, want)
+	}
+}
+
+// An entry for a tool that only a subagent has is no mistake where the subagent inherits it.
+func TestAgents_DoubtsLookBelow(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	for name, tc := range map[string]struct {
+		own  string
+		want []string
+	}{
+		"inherited": {"", nil},
+		"its own":   {`,"interrupt_on":{"transfr":true}`, []string{`interrupt_on: no tool of this agent, or of a subagent that inherits from it, is called "transfer"`, `subagents/0: interrupt_on: no tool`}},
+	} {
+		doc := `{"planner":{"kind":"external"},"tools":["task"],"interrupt_on":{"transfer":true},"subagents":[{"name":"w","planner":{"kind":"script","turns":[{"final":1}]},"tools":["transfer"]` + tc.own + `}]}`
+		saved, _, err := h.SaveAgent(t.Context(), hosttest.Owner, "a", hosttest.Body(json.RawMessage(doc)))
+		if err != nil || len(saved.Warnings) != len(tc.want) {
+			t.Fatalf("%s: %q, %v", name, saved.Warnings, err)
+		}
+		for i, w := range tc.want {
+			if !strings.HasPrefix(saved.Warnings[i], w) {
+				t.Errorf("%s: %q, want %q", name, saved.Warnings[i], w)
+			}
+		}
+	}
+}
+
 // What a save accepts and is probably a mistake is told with it: a misspelt name in interrupt_on stops nothing.
 func TestAgents_AMisspeltNameIsToldWithTheSave(t *testing.T) {
 	t.Parallel()

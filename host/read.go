@@ -203,7 +203,12 @@ func (h *Host) approvalView(ctx context.Context, r store.Run, ap *store.Approval
 		body = *ap.Arguments
 	}
 	var err error
-	v.Arguments, err = h.text(ctx, r.Tenant, body)
+	if v.Arguments, err = h.text(ctx, r.Tenant, body); err != nil {
+		return v, err
+	}
+	if d := ap.Decision; d != nil && d.Kind == kindEdit {
+		v.Decision.Arguments, err = h.text(ctx, r.Tenant, *d.Value)
+	}
 	return v, err
 }
 

@@ -96,7 +96,9 @@ type TenantChange struct {
 
 // Evaluation asks policy about a call without running anything.
 type Evaluation struct {
-	Agent       string          `json:"agent"`
+	Agent string `json:"agent"`
+	// Subagent is the path of names that leads to the subagent that would call, such as "research/fetch"; empty is the agent itself.
+	Subagent    string          `json:"subagent"`
 	Call        ProposedCall    `json:"call"`
 	Principal   *EvalPrincipal  `json:"principal"`
 	ToolContext json.RawMessage `json:"tool_context"`

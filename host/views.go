@@ -93,6 +93,8 @@ type Decided struct {
 	DecidedAt Time   `json:"decided_at"`
 	Message   string `json:"message,omitempty"`
 	Changed   bool   `json:"changed,omitempty"`
+	// Arguments are what runs instead, of an edit that is shown with its approval; events do not carry them.
+	Arguments json.RawMessage `json:"arguments,omitempty"`
 }
 
 // Message is one message of a trajectory.

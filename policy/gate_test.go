@@ -267,7 +267,7 @@ pause contains {"rule": "budget", "reason": "constraints_conflict", "ttl": "30m"
 		t.Error(got)
 	}
 	d = e.Gate(t.Context(), on, input("transfer", `{"amount":8}`))
-	if got := fmt.Sprintf("%+v", d); got != "{Effect:pause Code: Reason:constraints_conflict AllowedDecisions:[approve reject] Title: Message: TTL:30m0s Rules:[budget interrupt_on/transfer] Reasons:[] Detail: Revision:"+e.Revision()+"}" {
+	if got := fmt.Sprintf("%+v", d); got != "{Effect:pause Code: Reason:constraints_conflict AllowedDecisions:[approve reject] Title:Money Message:leaves TTL:30m0s Rules:[budget interrupt_on/transfer] Reasons:[] Detail: Revision:"+e.Revision()+"}" {
 		t.Error(got)
 	}
 	all, missing, denied := e.Fires(t.Context(), on, input("transfer", `{"amount":3}`), []string{"interrupt_on/transfer", "budget", "budget"})

@@ -30,8 +30,8 @@ func (a *app) policyCommand() *cobra.Command {
   pawl policy eval --rules ./rules --agent-file agent.yaml --call @call.json`,
 	}
 	var o struct {
-		agent, agentFile, call, input, principal, toolContext, at string
-		printInput                                                bool
+		agent, subagent, agentFile, call, input, principal, toolContext, at string
+		printInput                                                          bool
 	}
 	eval := &cobra.Command{
 		Use:   "eval",
@@ -41,6 +41,7 @@ and the permissions of --agent-file (none: the built-in defaults); --input gives
 
 Exit codes: 0 the call would run, 6 it would stop for a decision, 4 it would be denied.`,
 		Example: `  pawl policy eval --agent ops --call '{"tool": "write_file", "arguments": {"path": "/memories/a", "content": "x"}}'
+  pawl policy eval --agent pay --subagent clerk --call '{"tool": "transfer", "arguments": {"amount": 5}}'
   pawl policy eval --rules ./rules --call @call.json
   pawl policy eval --rules ./rules --call @call.json --at 2026-12-24T22:00:00Z
   pawl policy eval --call @call.json --print-input >input.json    # what a rule sees; change it, and
@@ -60,6 +61,9 @@ Exit codes: 0 the call would run, 6 it would stop for a decision, 4 it would be 
 					return usagef("--%s: %w", strings.ReplaceAll(name, "_", "-"), err)
 				}
 			}
+			if o.subagent != "" && o.agent == "" {
+				return usagef("--subagent goes with --agent")
+			}
 			if o.agent == "" {
 				in, err := evalInput(values, o.at)
 				if err != nil {
@@ -78,6 +82,9 @@ Exit codes: 0 the call would run, 6 it would stop for a decision, 4 it would be 
 				return err
 			}
 			body := map[string]any{"agent": o.agent}
+			if o.subagent != "" {
+				body["subagent"] = o.subagent
+			}
 			for name, v := range values {
 				body[name] = v
 			}
@@ -96,6 +103,7 @@ Exit codes: 0 the call would run, 6 it would stop for a decision, 4 it would be 
 	f := eval.Flags()
 	a.clientFlags(f)
 	f.StringVar(&o.agent, "agent", "", "ask the host about this `AGENT`")
+	f.StringVar(&o.subagent, "subagent", "", "the `PATH` of names to one of its subagents, such as research/fetch")
 	f.StringVar(&a.rules, "rules", "", "`FOLDER` of Rego rules to evaluate here")
 	f.StringVar(&o.agentFile, "agent-file", "", "a `FILE` with an agent (JSON or YAML) whose interrupt_on and permissions count here")
 	f.StringVar(&o.call, "call", "", "the call: {tool, arguments}, `JSON` or @FILE")

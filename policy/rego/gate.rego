@@ -95,8 +95,8 @@ combined := {"effect": "deny", "code": "policy_input", "rules": [], "reasons": [
 	"effect": "pause",
 	"reason": reason,
 	"allowed_decisions": sort(common_decisions),
-	"title": shown.title,
-	"message": shown.message,
+	"title": first(titles),
+	"message": message_shown,
 	"ttl": shortest_ttl,
 	"rules": rules,
 }
@@ -106,8 +106,32 @@ stops := sort({[stop.rule, object.union(unsaid, stop)] |
 	some stop in array.concat(array.concat(input.interrupts, [stop | some stop in asked]), [interactive | "interactive" in presets])
 })
 
-# The text of the first is shown; that of the preset, which says nothing about the call, only if there is no other.
-shown := array.concat([s | some s in stops; s[0] != interactive.rule], stops)[0][1]
+# What people wrote about this very call is shown before what an agent's interrupt_on says of every such call, and that before the
+# preset, which says nothing about the call. A conflict comes first.
+conflicts := [s | some s in stops; s[1].reason == "constraints_conflict"]
+
+written := [s | some s in stops; s[1].reason != "constraints_conflict"; some stop in asked; stop.rule == s[0]]
+
+ranked := array.concat(
+	array.concat(conflicts, written),
+	array.concat([s | some s in stops; s[0] != interactive.rule], stops),
+)
+
+# Every limit that is exceeded is told, not only one of them.
+spoken := array.concat(
+	sort({text | some s in conflicts; text := s[1].message; text != ""}),
+	sort({text | some s in written; text := s[1].message; text != ""}),
+)
+
+message_shown := concat("\n", spoken) if {
+	count(spoken) > 0
+} else := first(messages)
+
+titles := [title | some s in ranked; title := s[1].title; title != ""]
+
+messages := [text | some s in ranked; text := s[1].message; text != ""]
+
+first(texts) := array.concat(texts, [""])[0]
 
 unsaid := {
 	"reason": "approval_required",

@@ -54,7 +54,7 @@ test_stops_combine if {
 		"reason": "approval_required",
 		"allowed_decisions": ["approve"],
 		"title": "first",
-		"message": "",
+		"message": "m",
 		"ttl": "90m",
 		"rules": ["a", "b", "c"],
 	}
@@ -70,6 +70,18 @@ test_a_conflict_of_constraints_is_not_hidden if {
 		with data.pawl.rules.pause as {{"rule": "z", "reason": "constraints_conflict"}}
 	d.reason == "constraints_conflict"
 	d.title == "title a"
+}
+
+# What people wrote about the call is shown, and not hidden by what an agent's interrupt_on says of every such call.
+test_the_texts_of_people_come_first if {
+	d := gate.decision with input as {"interrupts": [stop("a")]}
+		with data.pawl.rules.pause as {
+			{"rule": "y", "message": "twice today"},
+			{"rule": "z", "reason": "constraints_conflict", "message": "above 1000", "title": "Too much"},
+			{"rule": "x", "message": "twice today"},
+		}
+	d.title == "Too much"
+	d.message == "above 1000\ntwice today"
 }
 
 test_no_common_decision_denies if {
