@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -94,16 +93,38 @@ func (a *app) approvalsShow() *cobra.Command {
 					fmt.Fprintln(a.stdout)
 				}
 				showApproval(a.stdout, p, full)
-				if p.State == store.ApprovalPending {
-					howToDecide(a.stdout, p, full)
-				}
+				howToSee(a.stdout, p, full)
 			}
-			return nil
+			if a.json {
+				return nil
+			}
+			return a.nextStep(c.Context(), r, found)
 		},
 	}
 	a.clientFlags(c.Flags())
 	c.Flags().BoolVar(&full, "full", false, "cut nothing, however long it is")
 	return c
+}
+
+// nextStep tells how to decide what was shown, which is one approval or all of a run, together with what waits beside it.
+func (a *app) nextStep(ctx context.Context, r *remote, shown []host.Approval) error {
+	open := pending(shown)
+	if len(open) == 0 {
+		return nil
+	}
+	if len(shown) == 1 {
+		var all struct{ Approvals []host.Approval }
+		if err := r.call(ctx, http.MethodGet, runPath(open[0].RunID)+"/approvals", nil, &all); err != nil {
+			return err
+		}
+		if open = pending(all.Approvals); len(open) > 1 {
+			fmt.Fprintf(a.stdout, "\nthe run has %d more that wait: pawl approvals show %s\n", len(open)-1, visible(open[0].RunID))
+		}
+	} else if len(open) > 1 {
+		fmt.Fprintln(a.stdout)
+	}
+	howToDecide(a.stdout, open)
+	return nil
 }
 
 // answerCommand builds approve, edit, reject and respond.
@@ -155,7 +176,14 @@ func (a *app) answerCommand(kind, short, example string) *cobra.Command {
 				answers = append(answers, d)
 			}
 			if kind == "edit" && len(answers) > 1 {
-				return usagef("the run has %d open approvals, and new arguments fit one call: use pawl approvals decide", len(answers))
+				each := make([]string, len(answers))
+				for i, p := range pending(found) {
+					if each[i] = answer(p.ID, p.Allowed); i == 0 {
+						each[i] = answer(p.ID, []string{"edit"})
+					}
+				}
+				return usagef("the run has %d open approvals, and new arguments fit one call; give each its own answer:\n    %s", len(answers),
+					decideCommand(visible(found[0].RunID), each))
 			}
 			if byRun := strings.HasPrefix(args[0], "run_"); len(answers) == 0 || !byRun && len(closed) > 0 {
 				text := "nothing was changed:"
@@ -184,10 +212,19 @@ func (a *app) approvalsDecide() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "decide RUN APPROVAL=KIND[:MESSAGE]… | RUN @FILE",
 		Short: "Give each open approval of a run its own answer, in one request",
-		Long: `Decides all open approvals of a run at once. An answer is APPROVAL=approve, =reject or =respond with an optional message after a
-colon, or the request's "decisions" list as JSON in a file (which can also edit).`,
-		Example: "  pawl approvals decide run_0199… apr_01…=approve 'apr_02…=reject:not this one'\n  pawl approvals decide run_0199… @decisions.json",
-		Args:    cobra.MinimumNArgs(2),
+		Long: `Decides all open approvals of a run at once, each with its own answer:
+
+  APPROVAL=approve, APPROVAL=approve:MESSAGE
+  APPROVAL=reject, APPROVAL=reject:MESSAGE
+  APPROVAL=edit=JSON           the whole new arguments; @FILE reads them from a file
+  APPROVAL=respond:TEXT, APPROVAL=respond=JSON or @FILE
+
+Or the request's "decisions" list as JSON, in a file. --json prints the run as it stands afterwards.`,
+		Example: `  pawl approvals decide run_0199… apr_01…=approve apr_02…=reject
+  pawl approvals decide run_0199… apr_01…=approve apr_02…=reject:'not this one'
+  pawl approvals decide run_0199… apr_01…=edit='{"amount": 250}' apr_02…=respond:'ask me tomorrow' --json
+  pawl approvals decide run_0199… @decisions.json`,
+		Args: cobra.MinimumNArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := a.remote()
 			if err != nil {
@@ -200,22 +237,22 @@ colon, or the request's "decisions" list as JSON in a file (which can also edit)
 				}
 				return a.decide(c.Context(), r, args[0], raw)
 			}
+			answers := make([]host.Decision, len(args)-1)
+			for i, arg := range args[1:] {
+				if answers[i], err = a.parseAnswer(arg); err != nil {
+					return err
+				}
+			}
 			var all struct{ Approvals []host.Approval }
 			if err := r.call(c.Context(), http.MethodGet, runPath(args[0])+"/approvals", nil, &all); err != nil {
 				return err
 			}
-			digests := map[string]string{}
 			for _, p := range all.Approvals {
-				digests[p.ID] = p.ArgsDigest
-			}
-			var answers []host.Decision
-			for _, arg := range args[1:] {
-				id, answer, ok := strings.Cut(arg, "=")
-				kind, message, _ := strings.Cut(answer, ":")
-				if !ok || !slices.Contains([]string{"approve", "reject", "respond"}, kind) {
-					return usagef("%q is not APPROVAL=approve, =reject or =respond, with an optional :MESSAGE", arg)
+				for i := range answers {
+					if answers[i].ApprovalID == p.ID {
+						answers[i].ArgsDigest = p.ArgsDigest
+					}
 				}
-				answers = append(answers, host.Decision{ApprovalID: id, Kind: kind, Message: message, ArgsDigest: digests[id]})
 			}
 			return a.decide(c.Context(), r, args[0], answers)
 		},
@@ -226,8 +263,8 @@ colon, or the request's "decisions" list as JSON in a file (which can also edit)
 
 // decide sends the answers (host.Decision, or JSON as given) and prints where the run stands then.
 func (a *app) decide(ctx context.Context, r *remote, run string, answers any) error {
-	shown := answers
-	if list, ok := answers.([]host.Decision); ok {
+	list, ok := answers.([]host.Decision)
+	if ok {
 		wire := make([]map[string]any, len(list))
 		for i, d := range list {
 			wire[i] = map[string]any{"approval_id": d.ApprovalID, "kind": d.Kind}
@@ -246,6 +283,9 @@ func (a *app) decide(ctx context.Context, r *remote, run string, answers any) er
 	}
 	var raw json.RawMessage
 	if err := r.call(ctx, http.MethodPost, runPath(run)+"/approvals", map[string]any{"decisions": answers}, &raw); err != nil {
+		if p, ok := errors.AsType[*problem](err); ok && !a.json {
+			p.completed(ctx, r, run, list)
+		}
 		return err
 	}
 	if a.json {
@@ -255,10 +295,8 @@ func (a *app) decide(ctx context.Context, r *remote, run string, answers any) er
 	if err := json.Unmarshal(raw, &after); err != nil {
 		return err
 	}
-	if list, ok := shown.([]host.Decision); ok {
-		for _, d := range list {
-			fmt.Fprintf(a.stdout, "%s %s, arguments %s\n", visible(d.Kind), visible(d.ApprovalID), visible(d.ArgsDigest))
-		}
+	for _, d := range list {
+		fmt.Fprintf(a.stdout, "%s %s, arguments %s\n", visible(d.Kind), visible(d.ApprovalID), visible(d.ArgsDigest))
 	}
 	fmt.Fprintf(a.stdout, "decided; run %s is %s\n", visible(after.ID), visible(string(after.State)))
 	if !after.State.Ended() {

@@ -39,7 +39,10 @@ func (a *app) remote() (*remote, error) {
 func newRemote(base, key string) *remote { return &remote{client.New(base, key)} }
 
 // problem is a refusal of the host, with all that a person needs to go on.
-type problem struct{ *client.Problem }
+type problem struct {
+	*client.Problem
+	try string // a command that would do, if one is known
+}
 
 // Error says first what a person has to know, then the words that a search or a script finds.
 func (p *problem) Error() string {
@@ -58,6 +61,9 @@ func (p *problem) Error() string {
 	b.WriteString("]")
 	for _, id := range p.Outstanding {
 		b.WriteString("\n  also decide " + visible(id))
+	}
+	if p.try != "" {
+		b.WriteString("\nso that it covers all:\n    " + p.try)
 	}
 	for _, d := range p.Decisions {
 		fmt.Fprintf(&b, "\n  %s: %s by %s at %s", visible(d.ApprovalID), visible(d.Kind), visible(d.DecidedBy), host.Time(d.DecidedAt))
@@ -124,7 +130,7 @@ func (r *remote) explain(ctx context.Context, err error) error {
 		return nil
 	}
 	if p, ok := errors.AsType[*client.Problem](err); ok {
-		return &problem{p}
+		return &problem{Problem: p}
 	}
 	if ctx.Err() != nil {
 		return errors.New("interrupted")

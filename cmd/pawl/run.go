@@ -186,14 +186,16 @@ func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error
 // showPause prints what a run waits for and how to decide it.
 func (a *app) showPause(run host.Run, leaving bool) {
 	fmt.Fprintf(a.stdout, "\nthe run waits (%s) until somebody decides:\n", visible(string(run.State)))
-	for _, p := range run.Pause.Approvals {
-		if p.State != store.ApprovalPending {
-			continue
-		}
+	open := pending(run.Pause.Approvals)
+	for _, p := range open {
 		fmt.Fprintln(a.stdout)
 		showApproval(a.stdout, p, false)
-		howToDecide(a.stdout, p, false)
+		howToSee(a.stdout, p, false)
 	}
+	if len(open) > 1 {
+		fmt.Fprintln(a.stdout)
+	}
+	howToDecide(a.stdout, open)
 	if !leaving {
 		fmt.Fprintln(a.stdout)
 		return

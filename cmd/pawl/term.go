@@ -255,30 +255,6 @@ func showJSON(raw json.RawMessage, max int) string {
 	return visibleJSON(firstRunes(s, max)) + missing(n-max, s)
 }
 
-// howToDecide tells what to type next: first of all how to see what was cut, because all of it is what is approved.
-func howToDecide(w io.Writer, p host.Approval, full bool) {
-	if !full {
-		var short, long strings.Builder
-		showApproval(&short, p, false)
-		showApproval(&long, p, true)
-		if short.String() != long.String() {
-			fmt.Fprintf(w, "    pawl approvals show %s --full     (not all of it is shown here)\n", visible(p.ID))
-		}
-	}
-	for _, kind := range p.Allowed {
-		switch kind {
-		case "approve":
-			fmt.Fprintf(w, "    pawl approvals approve %s\n", visible(p.ID))
-		case "edit":
-			fmt.Fprintf(w, "    pawl approvals edit %s --arguments '{…}'\n", visible(p.ID))
-		case "reject":
-			fmt.Fprintf(w, "    pawl approvals reject %s --message 'why not'\n", visible(p.ID))
-		case "respond":
-			fmt.Fprintf(w, "    pawl approvals respond %s --value '…'\n", visible(p.ID))
-		}
-	}
-}
-
 // showEvent prints one event on one line.
 func showEvent(w io.Writer, e event) {
 	text := ""
