@@ -315,3 +315,83 @@ func TestEvents_TheLiveSetOfParallelSubagentsEqualsWhatGETShows(t *testing.T) {
 		t.Errorf("the run is %s; open were %s", r.State, sizes)
 	}
 }
+
+// MX1, below: many subagents stop at once. Each approval is its own call's; what is beyond the bound of a run is told so and the rest goes on.
+func TestSubagent_ManyStopAtOnceAndTooManyAreToldSo(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	var tasks []string
+	for i := range 70 {
+		tasks = append(tasks, task(fmt.Sprintf("t%d", i), "w", fmt.Sprint(i)))
+	}
+	h.Agent("lead", scripted(`[{"calls":[`+strings.Join(tasks, ",")+`]},{"final":"done"}]`, `,"interrupt_on":{"transfer":true},"subagents":[`+sub("w", `[{"calls":[`+pay+`]},{"final":1}]`, "")+`]`))
+	r := h.Settled(h.Create(hosttest.Member, "lead").ID)
+	if r.State != store.RunAwaitingApproval || len(r.Pause.Approvals) != 63 {
+		t.Fatalf("the run is %s: %+v", r.State, r.Error)
+	}
+	seen := map[string]bool{}
+	for _, ap := range r.Pause.Approvals {
+		seen[ap.ID], seen[ap.CallID], seen[ap.ParentCallID] = true, true, true
+	}
+	if len(seen) != 3*63 {
+		t.Errorf("%d distinct ids of 63 approvals, their calls and their tasks", len(seen))
+	}
+	if _, err := h.DecideAll(hosttest.Admin, r, "approve"); err != nil {
+		t.Fatal(err)
+	}
+	r = h.Settled(r.ID)
+	limited := 0
+	for _, c := range r.Calls {
+		if c.Error != nil && c.Error.Code == "limit" {
+			limited++
+		}
+	}
+	if r.State != store.RunSucceeded || limited != 7 || h.Ran.Count("transfer") != 63 {
+		t.Errorf("the run is %s, %d tasks were too many, %d tools ran", r.State, limited, h.Ran.Count("transfer"))
+	}
+}
+
+// What changed while a run was stopped, at the root and below: other tool bytes never run under an old approval; a new rule stops the
+// approved call once more, and its sibling with it; a new deny refuses it.
+func TestInvariant8_AChangedHostOnlyTightensAtTheRootAndBelow(t *testing.T) {
+	t.Parallel()
+	for _, place := range places {
+		for name, tc := range map[string]struct {
+			o       hosttest.Options
+			results string // of pay and say; "" while they wait
+		}{
+			"nothing changed": {hosttest.Options{}, `{"amount":7,"currency":"EUR"} {}`},
+			"other bytes":     {hosttest.Options{Describe: " (second edition)"}, "tool_changed tool_changed"},
+			"a new rule":      {hosttest.Options{Rules: rules(`pause contains {"rule": "new"} if input.call.tool == "transfer"`)}, ""},
+			"a new deny":      {hosttest.Options{Rules: rules(denyTransfer)}, "denied {}"},
+		} {
+			t.Run(place.name+", "+name, func(t *testing.T) {
+				t.Parallel()
+				h := hosttest.New(t, hosttest.Options{})
+				h.Agent("pay", place.agent(`[{"calls":[`+pay+`,{"tool_call_id":"say","tool":"echo","arguments":{}}]},{"final":"end"}]`, `,"interrupt_on":{"transfer":true}`))
+				r := h.Settled(h.Create(hosttest.Member, "pay").ID)
+				first := r.Pause.Approvals[0]
+				idle := tc.o
+				idle.Idle = true
+				h = restart(t, h, idle)
+				if _, err := h.DecideAll(hosttest.Admin, r, "approve"); err != nil {
+					t.Fatal(err)
+				}
+				h = restart(t, h, tc.o)
+				r = h.Settled(r.ID)
+				if tc.results == "" {
+					if r.State != store.RunAwaitingApproval || len(h.Ran.All()) != 0 || len(r.Pause.Approvals) != 1 || r.Pause.Approvals[0].CallID != first.CallID || !slices.Equal(r.Pause.Approvals[0].Rules, []string{"interrupt_on/transfer", "new"}) {
+						t.Fatalf("the run is %s, ran %q, asks %s", r.State, h.Ran.All(), text(t, r.Pause, nil))
+					}
+					if _, err := h.DecideAll(hosttest.Admin, r, "reject"); err != nil {
+						t.Fatal(err)
+					}
+					r, tc.results = h.Settled(r.ID), "rejected {}"
+				}
+				if got := resultOf(byLabel(r, "pay")[0]) + " " + resultOf(byLabel(r, "say")[0]); r.State != store.RunSucceeded || got != tc.results {
+					t.Errorf("the run is %s, results %s, want %s", r.State, got, tc.results)
+				}
+			})
+		}
+	}
+}
