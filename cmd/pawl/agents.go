@@ -26,7 +26,7 @@ func (a *app) agentsCommand() *cobra.Command {
   pawl agents get ops`,
 	}
 	list := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the agents", Example: "  pawl agents list", Args: cobra.NoArgs,
+		Use: "list", Aliases: []string{"ls"}, Short: "List the agents", Example: "  pawl agents list",
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := a.remote()
 			if err != nil {
@@ -41,7 +41,7 @@ func (a *app) agentsCommand() *cobra.Command {
 		Use: "get NAME", Aliases: []string{"show"}, Short: "Print an agent's document, so that it can be changed and saved again",
 		Long: `Prints an agent's document to standard output, as "save" takes it, and its version to standard error. With --json both are one
 object, as the host answers.`,
-		Example: "  pawl agents get ops\n  pawl agents get ops >ops.json && vi ops.json && pawl agents save ops ops.json", Args: cobra.ExactArgs(1),
+		Example: "  pawl agents get ops\n  pawl agents get ops >ops.json && vi ops.json && pawl agents save ops ops.json",
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := a.remote()
 			if err != nil {
@@ -63,7 +63,6 @@ object, as the host answers.`,
 		Long: `Saves an agent as its next version. Names that mean nothing on this host, such as a rule for a tool that the agent does not have, are
 warned of.`,
 		Example: "  pawl agents save ops agent.yaml\n  pawl agents save ops - <agent.json",
-		Args:    cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			doc, err := a.jsonValue("@" + args[1])
 			if err != nil {
@@ -93,7 +92,7 @@ warned of.`,
 	}
 	del := &cobra.Command{
 		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete an agent; its runs go on with the version they began with",
-		Example: "  pawl agents delete ops", Args: cobra.ExactArgs(1),
+		Example: "  pawl agents delete ops",
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := a.remote()
 			if err != nil {

@@ -50,7 +50,6 @@ func (a *app) approvalsList() *cobra.Command {
 		Short:   "List what waits for a decision, oldest first",
 		Long:    "Lists what waits for a decision, oldest first. What was decided is at its run: pawl approvals show RUN.",
 		Example: "  pawl approvals list\n  pawl approvals list --json | jq -r .id",
-		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := a.remote()
 			if err != nil {
@@ -72,7 +71,6 @@ func (a *app) approvalsShow() *cobra.Command {
 		Use:     "show APPROVAL|RUN",
 		Short:   "Show an approval, or all of a run, with the arguments that will run",
 		Example: "  pawl approvals show apr_0199…\n  pawl approvals show run_0199… --full",
-		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := a.remote()
 			if err != nil {
@@ -134,7 +132,6 @@ func (a *app) answerCommand(kind, short, example string) *cobra.Command {
 		Use:     kind + " APPROVAL…|RUN",
 		Short:   short,
 		Example: example,
-		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			d := host.Decision{Kind: kind, Message: message}
 			var err error
@@ -224,7 +221,6 @@ Or the request's "decisions" list as JSON, in a file. --json prints the run as i
   pawl approvals decide run_0199… apr_01…=approve apr_02…=reject:'not this one'
   pawl approvals decide run_0199… apr_01…=edit='{"amount": 250}' apr_02…=respond:'ask me tomorrow' --json
   pawl approvals decide run_0199… @decisions.json`,
-		Args: cobra.MinimumNArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := a.remote()
 			if err != nil {

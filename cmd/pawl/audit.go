@@ -34,7 +34,6 @@ func (a *app) auditList(use string) *cobra.Command {
 		Short: "List the audit log, oldest row first",
 		Example: `  pawl audit list --action approval.decide
   pawl audit list --actor admin --from 2026-11-01T00:00:00Z --json`,
-		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			q := url.Values{"limit": {"200"}}
 			for name, v := range filter {

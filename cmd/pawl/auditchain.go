@@ -112,7 +112,6 @@ func (a *app) auditHeadCommand() *cobra.Command {
 cannot: only then does a check find an end that was cut off, or a log that was written anew as a whole.`,
 		Example: `  pawl audit head >> kept-elsewhere
   pawl audit verify --head "$(tail -n 1 kept-elsewhere)"`,
-		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			src, err := a.auditAt(c, tenant)
 			if err != nil {
@@ -144,7 +143,6 @@ number of the last row that you have.`,
 		Example: `  pawl audit export > audit.jsonl
   pawl audit export --from 2026-11-01T00:00:00Z --to 2026-12-01T00:00:00Z > november.jsonl
   pawl audit export --after 812 >> audit.jsonl`,
-		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			f := client.AuditFilter{After: after}
 			for _, m := range []struct {
@@ -221,7 +219,6 @@ anew, since that head was kept. Ends with code 8 when something is not as it was
 		Example: `  pawl audit verify --head "$(tail -n 1 kept-elsewhere)"
   pawl audit verify --data /var/lib/pawl --tenant acme
   pawl audit verify --file november.jsonl`,
-		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			check := host.AuditCheck{Segment: file != ""}
 			for _, text := range kept {

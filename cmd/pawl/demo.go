@@ -44,7 +44,6 @@ func (a *app) demoCommand() *cobra.Command {
 		Long: `Starts a host in a temporary folder, lets an agent write to its own memory, shows how that call stops, kills the host the hard
 way, starts it again, asks you to decide, and shows what happened. Everything is removed at the end.`,
 		Example: "  pawl demo\n  pawl demo --yes      # without questions, for scripts",
-		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if a.json {
 				return usagef("the demo is a story for people, there is no --json of it")

@@ -36,7 +36,6 @@ on the database itself, of a host that is stopped.`,
 		Example: `  pawl keys create --data /var/lib/pawl
   pawl keys create alice --role owner --data /var/lib/pawl --tenant acme
   pawl keys create ci --kind service --role member`,
-		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 && a.data == "" {
 				return usagef("name the principal that the key is for")
@@ -104,7 +103,7 @@ on the database itself, of a host that is stopped.`,
 	}
 	heading := []string{"KEY", "PRINCIPAL", "KIND", "ROLES", "CREATED", "REVOKED"}
 	list := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the keys, without their secrets", Example: "  pawl keys list", Args: cobra.NoArgs,
+		Use: "list", Aliases: []string{"ls"}, Short: "List the keys, without their secrets", Example: "  pawl keys list",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.keeper(c, tenant,
 				func(h *host.Host, who host.Actor) error {
@@ -119,7 +118,6 @@ on the database itself, of a host that is stopped.`,
 	}
 	revoke := &cobra.Command{
 		Use: "revoke KEY", Short: "Revoke a key: its sockets close, and it opens nothing any more", Example: "  pawl keys revoke 0199…",
-		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.keeper(c, tenant,
 				func(h *host.Host, who host.Actor) error { return h.RevokeKey(c.Context(), who, args[0]) },

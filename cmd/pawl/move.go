@@ -31,7 +31,7 @@ the whole batch waits.`,
 func (a *app) move(route, use, short, long, example string, values map[string]*string, needed string) *cobra.Command {
 	var turn int
 	c := &cobra.Command{
-		Use: use, Short: short, Long: long, Example: example, Args: cobra.ExactArgs(1),
+		Use: use, Short: short, Long: long, Example: example,
 		RunE: func(c *cobra.Command, args []string) error {
 			if *values[needed] == "" {
 				return usagef("%s needs --%s", c.Name(), needed)

@@ -31,7 +31,6 @@ checks and limits. Policies and approvals are the host's, so none stop a call he
 	}
 	inspect := &cobra.Command{
 		Use: "inspect FILE.wasm", Short: "Check a plugin and show its tools, limits and permissions", Example: "  pawl plugin inspect hello.wasm",
-		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			set, err := a.openPlugin(c.Context(), args[0], nil)
 			if err != nil {
@@ -55,7 +54,6 @@ in its context.`,
   pawl plugin call count.wasm count --store count.json
   pawl plugin call memory.wasm forget --arguments '{"key": "n"}' --approve 'forget n'
   pawl plugin call weather.wasm forecast --arguments @args.json --set-config units=metric`,
-		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			raw, err := a.jsonValue(arguments)
 			if err != nil {

@@ -46,7 +46,6 @@ Exit codes: 0 the call would run, 6 it would stop for a decision, 4 it would be 
   pawl policy eval --rules ./rules --call @call.json --at 2026-12-24T22:00:00Z
   pawl policy eval --call @call.json --print-input >input.json    # what a rule sees; change it, and
   pawl policy eval --rules ./rules --input @input.json`,
-		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if (o.call == "") == (o.input == "") {
 				return usagef("give --call, or --input for the whole input document")

@@ -52,7 +52,7 @@ open socket. Works over the wire as an owner or admin, or with --data on the dat
 	path := func(id string) string { return "/v1/principals/" + url.PathEscape(id) }
 
 	list := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the principals", Example: "  pawl principals list --json", Args: cobra.NoArgs,
+		Use: "list", Aliases: []string{"ls"}, Short: "List the principals", Example: "  pawl principals list --json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.keeper(c, tenant,
 				func(h *host.Host, who host.Actor) error {
@@ -62,7 +62,7 @@ open socket. Works over the wire as an owner or admin, or with --data on the dat
 		},
 	}
 	look := &cobra.Command{
-		Use: "show PRINCIPAL", Short: "Show one principal", Example: "  pawl principals show alice", Args: cobra.ExactArgs(1),
+		Use: "show PRINCIPAL", Short: "Show one principal", Example: "  pawl principals show alice",
 		RunE: func(c *cobra.Command, args []string) error {
 			raw, err := a.ask(c, tenant, http.MethodGet, path(args[0]), nil, func(h *host.Host, who host.Actor) (any, error) {
 				return h.GetPrincipal(c.Context(), who, args[0])
@@ -82,7 +82,6 @@ open socket. Works over the wire as an owner or admin, or with --data on the dat
 		Example: `  pawl principals set alice --role admin
   pawl principals set bob --disabled
   pawl principals set bob --disabled=false`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			change := func(was host.Principal, found bool) map[string]any {
 				doc := map[string]any{"kind": was.Kind, "roles": was.Roles, "act_as": was.ActAs, "disabled": was.Disabled}
@@ -136,7 +135,7 @@ open socket. Works over the wire as an owner or admin, or with --data on the dat
 	set.Flags().BoolVar(&actAs, "act-as", false, "a service that may make runs for other users")
 	set.Flags().BoolVar(&disabled, "disabled", false, "no credential of it counts")
 	remove := &cobra.Command{
-		Use: "remove PRINCIPAL", Aliases: []string{"rm"}, Short: "Remove a principal and revoke its keys", Example: "  pawl principals remove carol", Args: cobra.ExactArgs(1),
+		Use: "remove PRINCIPAL", Aliases: []string{"rm"}, Short: "Remove a principal and revoke its keys", Example: "  pawl principals remove carol",
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.keeper(c, tenant,
 				func(h *host.Host, who host.Actor) error { return h.RemovePrincipal(c.Context(), who, args[0]) },

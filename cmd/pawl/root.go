@@ -65,9 +65,6 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	a := &app{config: config{env: env}, stdin: stdin, stdout: stdout, stderr: stderr}
 	root := a.root()
 	root.SetArgs(args)
-	root.SetIn(stdin)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
 	c, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
@@ -113,6 +110,16 @@ http://127.0.0.1:8080), and PAWL_KEY who you are.
 		SilenceErrors:     true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return a.load(c) },
 	}
+	version := root.Flags().Bool("version", false, "print the version") // as "pawl version" does; people try both
+	root.RunE = func(c *cobra.Command, _ []string) error {
+		if *version {
+			return a.printVersion()
+		}
+		return c.Help()
+	}
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, for programs; errors too, to standard error")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usagef("%w: see %s --help", err, c.CommandPath()) })
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages |", "FlagUsages | plainFlags |"))
@@ -125,6 +132,7 @@ http://127.0.0.1:8080), and PAWL_KEY who you are.
 		in("look", a.policyCommand()), in("look", a.keysCommand()), in("look", a.principalsCommand()), in("look", a.tenantsCommand()),
 		a.versionCommand(),
 	)
+	generated(root)
 	markUsage(root)
 	return root
 }
@@ -132,37 +140,6 @@ http://127.0.0.1:8080), and PAWL_KEY who you are.
 func in(group string, c *cobra.Command) *cobra.Command {
 	c.GroupID = group
 	return c
-}
-
-// markUsage gives cobra's own complaints about arguments and unknown commands their exit code.
-func markUsage(c *cobra.Command) {
-	check := c.Args
-	if check == nil {
-		check = cobra.ArbitraryArgs
-	}
-	if c.HasSubCommands() && c.Run == nil && c.RunE == nil {
-		// Without this an unknown subcommand of a group prints help and succeeds.
-		c.RunE = func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				hint := "see " + c.CommandPath() + " --help"
-				c.SuggestionsMinimumDistance = 2
-				if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-					hint = "did you mean " + c.CommandPath() + " " + strings.Join(near, ", ") + "? " + hint
-				}
-				return usagef("unknown command %q for %q: %s", args[0], c.CommandPath(), hint)
-			}
-			return c.Help()
-		}
-	}
-	c.Args = func(c *cobra.Command, args []string) error {
-		if err := check(c, args); err != nil {
-			return usagef("%w: see %s --help", err, c.CommandPath())
-		}
-		return nil
-	}
-	for _, sub := range c.Commands() {
-		markUsage(sub)
-	}
 }
 
 // exitCode gives the exit code of an error.

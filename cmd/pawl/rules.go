@@ -23,7 +23,6 @@ func (a *app) policyStatusCommand() *cobra.Command {
 Exit codes: 0 the rules folder is in force as it is, 1 it has changed to something that the host cannot use; the old rules are in
 force, and the problems are listed with file and line.`,
 		Example: "  pawl policy status\n  kill -HUP $(pidof pawl) && pawl policy status --json",
-		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := a.remote()
 			if err != nil {
@@ -89,7 +88,6 @@ off) and runs its *_test.rego. Nothing else is needed: no host, no database.
 
 Exit codes: 0 a host would take the folder and its tests pass, 1 it would not, or a test fails; each problem has its file and line.`,
 		Example: "  pawl policy check ./rules\n  pawl policy check ./rules && rsync -a ./rules/ /etc/pawl/rules/",
-		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if st, err := os.Stat(args[0]); err != nil || !st.IsDir() {
 				return usagef("%s is not a folder", args[0])

@@ -27,7 +27,7 @@ func (a *app) runCommand() *cobra.Command {
 		wait, detach                                                   bool
 	}
 	c := &cobra.Command{
-		Use:   "run AGENT",
+		Use:   "run [AGENT]",
 		Short: "Start a run of an agent and follow it",
 		Long: `Starts a run and prints its events. When the run stops for a decision it tells what waits and how to decide, and ends with
 exit code 6, as it does when the run's planner is somewhere else and has to move; with --wait it stays until the run has ended.
@@ -37,7 +37,6 @@ A value that begins with @ is read from that file (JSON or YAML), @- from standa
   pawl run ops --input '{"ticket": 4711}' --wait
   pawl run ops --calls @calls.json        # calls of the first turn, for an external planner
   pawl run --attach run_0199…             # follow a run that is there`,
-		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if (len(args) == 1) == (o.attach != "") {
 				return usagef("name an agent, or a run with --attach: see pawl run --help")

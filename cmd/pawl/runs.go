@@ -40,7 +40,6 @@ func (a *app) runsList() *cobra.Command {
 		Example: `  pawl runs list --limit 20                      # the newest twenty
   pawl runs list --state awaiting_planner --agent ops
   pawl runs list --state failed --json | jq -r .id`,
-		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if limit < 0 {
 				return usagef("--limit %d: say how many, or 0 for all", limit)
@@ -79,7 +78,6 @@ func (a *app) runsShow() *cobra.Command {
 		Long: `Shows where a run stands, with its calls. With --trajectory also the messages, as a model would see them. To look changes
 nothing.`,
 		Example: "  pawl runs show run_0199…\n  pawl runs show run_0199… --trajectory --full",
-		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := a.remote()
 			if err != nil {
@@ -191,7 +189,6 @@ func (a *app) runsInput() *cobra.Command {
 --supersede says that it takes the pause's place: then the calls that waited end with an error and the planner goes on from the message.`,
 		Example: `  pawl runs input run_0199… --input '"only the first invoice, please"'
   pawl runs input run_0199… --input @message.json --supersede`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if input == "" {
 				return usagef("%s needs --input", c.Name())
@@ -231,7 +228,6 @@ func (a *app) runsCancel() *cobra.Command {
 		Long: `Ends a run, whatever it waits for. A call that is running is told to stop; should it end all the same, its result is kept. A run that
 has ended stays as it is (exit code 5, unless it was cancelled before).`,
 		Example: "  pawl runs cancel run_0199…",
-		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := a.remote()
 			if err != nil {

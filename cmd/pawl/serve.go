@@ -59,7 +59,6 @@ Resume tokens are signed with the key in PAWL_HOST_KEY: one or more of 64 hex di
 verify. With --dev a key is made and kept in DATA/host.key.`,
 		Example: `  pawl serve --dev --data ./data
   PAWL_HOST_KEY=$(openssl rand -hex 32) pawl serve --data /var/lib/pawl --rules /etc/pawl/rules --plugins /etc/pawl/plugins`,
-		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if a.json {
 				return usagef("serve has no use for --json: its log is text")

@@ -58,7 +58,7 @@ func (a *app) tenantsCommand() *cobra.Command {
 	}
 
 	list := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the tenants of the host", Example: "  pawl tenants list --data /var/lib/pawl", Args: cobra.NoArgs,
+		Use: "list", Aliases: []string{"ls"}, Short: "List the tenants of the host", Example: "  pawl tenants list --data /var/lib/pawl",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.keeper(c, "default",
 				func(h *host.Host, who host.Actor) error {
@@ -68,7 +68,7 @@ func (a *app) tenantsCommand() *cobra.Command {
 		},
 	}
 	look := &cobra.Command{
-		Use: "show [TENANT]", Short: "Show a tenant, without a name your own", Example: "  pawl tenants show", Args: cobra.MaximumNArgs(1),
+		Use: "show [TENANT]", Short: "Show a tenant, without a name your own", Example: "  pawl tenants show",
 		RunE: func(c *cobra.Command, args []string) error {
 			name, path, err := named(args)
 			if err != nil {
@@ -85,7 +85,7 @@ func (a *app) tenantsCommand() *cobra.Command {
 	}
 	var n host.NewTenant
 	create := &cobra.Command{
-		Use: "create TENANT", Short: "Make a tenant, and print the key of its first owner if one is named", Example: "  pawl tenants create acme --owner alice", Args: cobra.ExactArgs(1),
+		Use: "create TENANT", Short: "Make a tenant, and print the key of its first owner if one is named", Example: "  pawl tenants create acme --owner alice",
 		RunE: func(c *cobra.Command, args []string) error {
 			n.Name = args[0]
 			body := map[string]any{"name": n.Name, "second_party": n.SecondParty, "owner": n.Owner}
@@ -106,7 +106,6 @@ func (a *app) tenantsCommand() *cobra.Command {
 		Short: "Change what the flags say of a tenant, without a name of your own",
 		Example: `  pawl tenants set --second-party
   pawl tenants set acme --disabled=false`,
-		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			name, path, err := named(args)
 			if err != nil {

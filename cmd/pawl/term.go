@@ -183,6 +183,9 @@ func showApproval(w io.Writer, p host.Approval, full bool) {
 			text += ": " + cut(d.Message, limit(full))
 		}
 		line("decided", text)
+		if len(d.Arguments) > 0 { // those above are what was asked for; these are what runs
+			showArguments(w, "changed to", d.Arguments, full)
+		}
 		return
 	}
 	if p.State == store.ApprovalPending {

@@ -22,7 +22,7 @@ func (a *app) toolsCommand() *cobra.Command {
   pawl tools call read_file --agent ops --arguments '{"path": "/notes/a.md"}'`,
 	}
 	list := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the tools", Example: "  pawl tools list", Args: cobra.NoArgs,
+		Use: "list", Aliases: []string{"ls"}, Short: "List the tools", Example: "  pawl tools list",
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := a.remote()
 			if err != nil {
@@ -42,7 +42,6 @@ func (a *app) toolsCommand() *cobra.Command {
 the agent with the name default, once somebody has saved one.`,
 		Example: `  pawl tools call read_file --agent ops --arguments '{"path": "/notes/a.md"}'
   pawl tools call write_file --agent ops --arguments @args.json`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			body := map[string]any{}
 			var err error

@@ -16,22 +16,23 @@ func (a *app) versionCommand() *cobra.Command {
 		Use:     "version",
 		Short:   "Print the version",
 		Example: "  pawl version --json",
-		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			v, commit := buildVersion()
-			if a.json {
-				return a.printJSON(map[string]string{
-					"version": v, "commit": commit, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
-				})
-			}
-			line := "pawl " + v
-			if commit != "" {
-				line += " (" + commit + ")"
-			}
-			_, err := fmt.Fprintf(a.stdout, "%s, %s, %s/%s\n", line, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-			return err
-		},
+		RunE:    func(*cobra.Command, []string) error { return a.printVersion() },
 	}
+}
+
+func (a *app) printVersion() error {
+	v, commit := buildVersion()
+	if a.json {
+		return a.printJSON(map[string]string{
+			"version": v, "commit": commit, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
+		})
+	}
+	line := "pawl " + v
+	if commit != "" {
+		line += " (" + commit + ")"
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s, %s, %s/%s\n", line, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return err
 }
 
 // buildVersion returns the version and, where the build knows it, the commit (with a + when files had changed).
