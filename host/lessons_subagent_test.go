@@ -155,6 +155,32 @@ func TestInvariant8_AnEditOfATaskNamesASubagent(t *testing.T) {
 	if got := resultsOf(h.Settled(r.ID)); got != `"b"` {
 		t.Errorf("results %s", got)
 	}
+	msgs, err := h.Trajectory(t.Context(), hosttest.Member, r.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if given := slices.IndexFunc(msgs, func(m host.Message) bool { return m.Frame == 1 && m.Role == "user" }); given < 0 || string(msgs[given].Content) != `"y"` {
+		t.Errorf("the subagent was told %s", text(t, msgs, nil))
+	}
+	if m := told(t, h, r.ID, "t"); m.Decision == nil || string(m.Decision.Edited) != `{"input":"y","subagent":"b"}` {
+		t.Errorf("the model is told %s", text(t, m, nil))
+	}
+}
+
+// A task that is rejected, or answered in its subagent's place, opens none.
+func TestInvariant8_ATaskThatNobodyApprovedOpensNoSubagent(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[string]string{"reject": "rejected", "respond": `"the answer"`} {
+		h := hosttest.New(t, hosttest.Options{})
+		h.Agent("lead", scripted(`[{"calls":[`+task("t", "w", "x")+`]},{"final":1}]`, `,"interrupt_on":{"task":true},"subagents":[`+sub("w", `[{"calls":[{"tool":"echo","arguments":{}}]},{"final":"w"}]`, "")+`]`))
+		r := h.Settled(h.Create(hosttest.Member, "lead").ID)
+		if _, err := h.DecideAll(hosttest.Admin, r, kind); err != nil {
+			t.Fatal(err)
+		}
+		if r = h.Settled(r.ID); r.State != store.RunSucceeded || resultsOf(r) != want || len(h.Ran.All()) != 0 {
+			t.Errorf("%s: the run is %s, results %s, ran %q", kind, r.State, resultsOf(r), h.Ran.All())
+		}
+	}
 }
 
 // MX3. One answer that names no approval is not for two questions, wherever they were asked.
