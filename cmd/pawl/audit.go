@@ -45,6 +45,9 @@ func (a *app) auditList(use string) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := r.askedForNothing(c.Context(), q); err != nil {
+				return err
+			}
 			return listQuery(a, c, r, "/v1/audit", q, "rows", []string{"SEQ", "TIME", "ACTOR", "ACTION", "TARGET", "OUTCOME", "DETAIL"}, auditCells)
 		},
 	}
