@@ -615,7 +615,7 @@ func (h *Host) Evaluate(ctx context.Context, a Actor, body Lazy[Evaluation]) (js
 		Tools: h.pinTools(agent.allTools()), Kind: by.Kind, Roles: by.Roles, ToolContext: store.Body{Inline: req.ToolContext},
 	}}
 	r.Run = store.Run{Tenant: a.Tenant, Agent: req.Agent, AgentVersion: agent.version, CreatedBy: by.ID}
-	c, args, err := h.resolve(ctx, r, f, req.Call, 0)
+	c, args, err := h.resolve(ctx, r, f, req.Call, 0, new(int))
 	if err != nil {
 		return nil, err
 	}

@@ -371,8 +371,9 @@ func (h *Host) sameBatch(ctx context.Context, r *run, proposed []ProposedCall) (
 	if len(proposed) != len(root.calls) {
 		return false, nil
 	}
+	inline := 0
 	for i, p := range proposed {
-		c, _, err := h.resolve(ctx, r, root, p, i)
+		c, _, err := h.resolve(ctx, r, root, p, i, &inline)
 		if err != nil {
 			return false, err
 		}
@@ -398,6 +399,9 @@ func (h *Host) Cancel(ctx context.Context, a Actor, id string) (Run, error) {
 			return h.view(ctx, a, r)
 		}
 		s := h.step(r)
+		if err := applyDecisions(ctx, h, s, false); err != nil {
+			return Run{}, err
+		}
 		s.cancel(a)
 		if err := h.commit(ctx, s); errors.Is(err, store.ErrConflict) {
 			continue

@@ -149,7 +149,7 @@ func (h *Host) observe(ctx context.Context, s *step, c *store.Call, a *store.App
 		if len(s.r.grants) == maxBatch { // of flags that nobody came for, the oldest goes
 			s.r.grants = s.r.grants[1:]
 		}
-		s.grant(store.Grant{Key: approvalFlag(a), Tool: c.Tool, Digest: c.Digest, ArgsDigest: a.ArgsDigest})
+		s.grant(store.Grant{Key: approvalFlag(a), Tool: c.Tool, Digest: c.Digest, ArgsDigest: a.ArgsDigest, Subagent: a.Subagent})
 	}
 	body, err := h.body(ctx, s.r.Tenant, mustJSON(o))
 	if err != nil {
@@ -226,7 +226,7 @@ func (h *Host) drivePending(ctx, guest context.Context, s *step, attempts map[st
 				last = append(last, e)
 			}
 		}
-		if errors.Is(err, store.ErrConflict) && len(last) > 0 {
+		if (errors.Is(err, store.ErrConflict) || r.State.Ended()) && len(last) > 0 {
 			if rerr := h.recordEnded(ctx, r.Tenant, r.ID, last); rerr != nil {
 				err = rerr
 			}
@@ -257,11 +257,15 @@ func (h *Host) drivePending(ctx, guest context.Context, s *step, attempts map[st
 			return err
 		}
 		if last = nil; r.State != store.RunRunning {
+			if len(busy) > 0 {
+				h.queue.interrupt(r.Tenant, r.ID) // the run ended in one frame while tools ran in others
+			}
 			return nil
 		}
 		for _, c := range next {
 			busy[c.ID] = true
-			h.guests.Go(func() { ends <- h.run(guest, r, c) })
+			f := r.frame(c.Frame) // here: the run's frames change while the tool runs
+			h.guests.Go(func() { ends <- h.run(guest, r, f, c) })
 		}
 		if more {
 			s = h.step(r)
@@ -288,10 +292,10 @@ func (h *Host) drivePending(ctx, guest context.Context, s *step, attempts map[st
 }
 
 // run runs a call's tool. It writes nothing.
-func (h *Host) run(guest context.Context, r *run, c *store.Call) (e ended) {
+func (h *Host) run(guest context.Context, r *run, f *frame, c *store.Call) (e ended) {
 	e.call = c
 	defer func() { e.panicked = recover() }()
-	e.res = h.invoke(guest, r, c)
+	e.res = h.invoke(guest, r, f, c)
 	return e
 }
 
@@ -350,11 +354,11 @@ func (h *Host) recordTooLarge(ctx context.Context, tenant, id string, ends []end
 }
 
 // invoke runs the tool. It writes nothing.
-func (h *Host) invoke(ctx context.Context, r *run, c *store.Call) *plugins.Result {
+func (h *Host) invoke(ctx context.Context, r *run, f *frame, c *store.Call) *plugins.Result {
 	fail := func(code, message string) *plugins.Result {
 		return &plugins.Result{Failure: &plugins.Failure{Code: code, Message: message}}
 	}
-	tool, code := h.tool(r, r.frame(c.Frame), c.Tool)
+	tool, code := h.tool(r, f, c.Tool)
 	if code != "" {
 		return fail(code, toolProblem(code, c.Tool))
 	}
@@ -411,6 +415,9 @@ func (h *Host) trustedContext(ctx context.Context, r *run, c *store.Call) (json.
 func (h *Host) record(ctx context.Context, s *step, c *store.Call, res *plugins.Result) error {
 	r := s.r
 	r.ActiveMS += res.Active.Milliseconds()
+	for f := r.frame(c.Frame); f != nil && f.parent != nil; f = f.parent {
+		f.ActiveMS, f.dirty = f.ActiveMS+res.Active.Milliseconds(), true
+	}
 	for _, l := range res.Logs {
 		s.event("call.log", map[string]any{"call_id": c.ID, "tool_call_id": c.ToolCallID, "level": l.Level, "message": l.Message}, hydrate{})
 	}
@@ -521,8 +528,13 @@ func (h *Host) settleOrphans(ctx context.Context, r *run) error {
 	return h.commit(ctx, s)
 }
 
-func (h *Host) overBudget(r *run) bool {
-	return r.agent.active > 0 && r.ActiveMS > r.agent.active.Milliseconds()
+// overBudget reports whether what has run in the frame, and below it, took more than its agent may.
+func (r *run) overBudget(f *frame) bool {
+	used := f.ActiveMS
+	if f.parent == nil {
+		used = r.ActiveMS
+	}
+	return used > f.agent.active.Milliseconds()
 }
 
 // commit seals the step and makes it durable. Afterwards the run in memory has the version of the store.

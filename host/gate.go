@@ -70,12 +70,12 @@ func CheckBatch(calls []ProposedCall) *Error {
 
 // resolve makes a call of a proposal: the tool known to the agent, the arguments canonical and valid, defaults filled. A call
 // that fails here is finished with its error; the batch goes on without it.
-func (h *Host) resolve(ctx context.Context, r *run, f *frame, p ProposedCall, index int) (*store.Call, json.RawMessage, error) {
+func (h *Host) resolve(ctx context.Context, r *run, f *frame, p ProposedCall, index int, inline *int) (*store.Call, json.RawMessage, error) {
 	c := &store.Call{ToolCallID: cmp.Or(p.ToolCallID, fmt.Sprintf("call_%d", index+1)), Index: index, Tool: p.Tool, State: store.CallPlanned}
 	broken := func(code, message string, args json.RawMessage) (*store.Call, json.RawMessage, error) {
 		c.State, c.Error = store.CallFinished, &store.Failure{Code: code, Message: clip(message, maxErrorText)}
 		var err error
-		c.Arguments, err = h.body(ctx, r.Tenant, args)
+		c.Arguments, err = h.inlined(ctx, r.Tenant, args, inline)
 		return c, nil, err
 	}
 	raw := p.Arguments
@@ -105,7 +105,7 @@ func (h *Host) resolve(ctx context.Context, r *run, f *frame, p ProposedCall, in
 		}
 	}
 	c.ArgsDigest = ijson.Digest(args)
-	c.Arguments, err = h.body(ctx, r.Tenant, args)
+	c.Arguments, err = h.inlined(ctx, r.Tenant, args, inline)
 	return c, args, err
 }
 
@@ -132,8 +132,9 @@ func toolProblem(code, name string) string {
 // gate puts the calls of a new batch to policy, once. It returns the calls in order; those that must stop wait, with the reason.
 func (h *Host) gate(ctx context.Context, r *run, f *frame, proposed []ProposedCall) (calls []*store.Call, err error) {
 	args := make([]json.RawMessage, len(proposed))
+	inline := r.inline()
 	for i, p := range proposed {
-		c, a, err := h.resolve(ctx, r, f, p, i)
+		c, a, err := h.resolve(ctx, r, f, p, i, &inline)
 		if err != nil {
 			return nil, err
 		}

@@ -41,6 +41,9 @@ func (h *Host) Input(ctx context.Context, a Actor, id string, idem Idempotency, 
 				return e
 			default:
 				superseded = true
+				if err := applyDecisions(ctx, h, s, false); err != nil {
+					return err
+				}
 				s.supersede(a)
 			}
 			if r.Bytes += int64(len(message)); r.Bytes > maxRunBytes {

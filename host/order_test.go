@@ -93,8 +93,8 @@ func TestResumeOrder_EachWrongOneIsCaught(t *testing.T) {
 		{[]string{host.Tighten, host.ApplyDecisions, host.Repair}, `call denied ended with code ""`},           // the deny comes too early to be seen
 		{[]string{host.ApplyDecisions, host.Repair}, `call denied ended with code ""`},                         // nobody asks policy again
 		{[]string{host.Repair, host.Tighten}, `call approve ended with code "cancelled"`},                      // the decisions are lost
-		{[]string{host.AskPlannerFirst, host.ApplyDecisions, host.Repair, host.Tighten}, "call approve is planned"},
-		{[]string{host.ApplyDecisions, host.AskPlannerFirst, host.Repair, host.Tighten}, "call approve is planned"},
+		{[]string{host.AskPlannerFirst, host.ApplyDecisions, host.Repair, host.Tighten}, `call approve ended with code "cancelled"`},
+		{[]string{host.ApplyDecisions, host.AskPlannerFirst, host.Repair, host.Tighten}, `call approve ended with code "cancelled"`},
 	} {
 		t.Run(strings.Join(tc.order, ", "), func(t *testing.T) {
 			t.Parallel()

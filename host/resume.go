@@ -367,13 +367,18 @@ func (h *Host) decidable(r *run, mine map[string]bool, plan []planned) error {
 		return errf(CodeApprovalExpired, "the pause expired at %s; start a new run", Time(r.pause.ExpiresAt))
 	}
 	for _, p := range plan {
-		if p.approval.State == store.ApprovalDecided {
-			return r.alreadyDecided()
+		switch p.approval.State {
+		case store.ApprovalDecided:
+			return r.alreadyDecided(plan)
+		case store.ApprovalExpired:
+			return errf(CodeApprovalExpired, "%s has expired; GET the run for what is open now", p.approval.ID)
+		case store.ApprovalCancelled, store.ApprovalSuperseded:
+			return errf(CodeWrongState, "%s was %s; GET the run for what is open now", p.approval.ID, p.approval.State)
 		}
 	}
 	switch r.pause.State {
 	case store.PauseDecided:
-		return r.alreadyDecided()
+		return r.alreadyDecided(plan)
 	case store.PauseOpen:
 	default:
 		return errf(CodeWrongState, "the pause was %s; nothing is left to decide", r.pause.State)
@@ -404,35 +409,47 @@ func (h *Host) decidable(r *run, mine map[string]bool, plan []planned) error {
 		return e
 	}
 	if len(plan) == 0 {
-		return r.alreadyDecided() // what was this actor's to decide, somebody has decided
+		return r.alreadyDecided(plan) // what was this actor's to decide, somebody has decided
 	}
 	return nil
 }
 
-func (r *run) alreadyDecided() error {
+// alreadyDecided tells who decided what: of the last pause, and of the approvals that the request names, which may be of an earlier one.
+func (r *run) alreadyDecided(plan []planned) error {
 	e := errf(CodeAlreadyDecided, "somebody else decided first")
 	e.Decisions = r.decidedBy()
+	for _, p := range plan {
+		if !slices.Contains(r.approvals, p.approval) && p.approval.Decision != nil {
+			e.Decisions = append(e.Decisions, decidedBy(p.approval))
+		}
+	}
 	return e
 }
 
 func (r *run) decidedBy() []DecidedBy {
 	out := []DecidedBy{}
 	for _, a := range r.approvals {
-		if d := a.Decision; d != nil {
-			out = append(out, DecidedBy{ApprovalID: a.ID, Kind: d.Kind, DecidedBy: d.DecidedBy, DecidedAt: Time(d.DecidedAt)})
+		if a.Decision != nil {
+			out = append(out, decidedBy(a))
 		}
 	}
 	return out
 }
 
+func decidedBy(a *store.Approval) DecidedBy {
+	d := a.Decision
+	return DecidedBy{ApprovalID: a.ID, Kind: d.Kind, DecidedBy: d.DecidedBy, DecidedAt: Time(d.DecidedAt)}
+}
+
 // commitAnswer makes the decisions durable, and queues the run in the commit of the last one.
 func (h *Host) commitAnswer(ctx context.Context, a Actor, r *run, plan []planned, ans Answer, idem Idempotency, version uint64) (Run, error) {
 	s := h.step(r)
+	inline := maxInline - 256<<10 // edited arguments stand in the approvals and in the calls
 	for _, p := range plan {
 		d := &store.Decision{Kind: p.Kind, DecidedBy: a.ID, DecidedAt: s.now, Message: p.Message}
 		switch p.Kind {
 		case kindEdit:
-			b, err := h.body(ctx, r.Tenant, p.edited)
+			b, err := h.inlined(ctx, r.Tenant, p.edited, &inline)
 			if err != nil {
 				return Run{}, err
 			}

@@ -138,11 +138,39 @@ func (h *Host) body(ctx context.Context, tenant string, raw json.RawMessage) (st
 	if len(raw) <= inlineLimit {
 		return store.Body{Inline: raw}, nil
 	}
+	return h.blob(ctx, tenant, raw)
+}
+
+func (h *Host) blob(ctx context.Context, tenant string, raw json.RawMessage) (store.Body, error) {
 	d, err := h.store.PutBlob(ctx, tenant, raw, h.now())
 	if err != nil {
 		return store.Body{}, coded(fmt.Errorf("store a large body: %w", err))
 	}
 	return store.Body{Blob: d, Length: len(raw)}, nil
+}
+
+// maxInline bounds the arguments that the open calls of a run hold in their records: a step that ends a run writes all of those records
+// again, and must fit a commit.
+const maxInline = 1 << 20
+
+// inlined is body for one of many texts that one commit may have to hold together; used counts those that are inline.
+func (h *Host) inlined(ctx context.Context, tenant string, raw json.RawMessage, used *int) (store.Body, error) {
+	if len(raw) > inlineLimit || len(raw) > smallBody && *used+len(raw) > maxInline {
+		return h.blob(ctx, tenant, raw)
+	}
+	*used += len(raw)
+	return store.Body{Inline: raw}, nil
+}
+
+// smallBody is what is not worth a blob.
+const smallBody = 256
+
+// inline is what the open calls hold in their records.
+func (r *run) inline() (n int) {
+	for c := range r.calls() {
+		n += len(c.Arguments.Inline) + len(c.Edited.Inline)
+	}
+	return n
 }
 
 // text returns the bytes of a body.

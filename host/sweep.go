@@ -37,14 +37,17 @@ func (h *Host) sweepLoop(ctx context.Context) {
 }
 
 // Sweep does what is due: it expires pauses that nobody answered, removes runs whose retention is over, forgets outlived
-// Idempotency-Keys. It may be called at any time; a decision racing it has one outcome and one event.
+// Idempotency-Keys. It may be called at any time; a decision racing it has one outcome and one event. What fails is told at the end and
+// tried again by the next sweep: it keeps nothing else from being done.
 func (h *Host) Sweep(ctx context.Context) error {
 	h.queue.unpark()
+	var failed error
+	var after store.Key
 	for {
 		var due []store.Key
 		now := ms(h.now())
 		err := h.store.View(ctx, func(rd store.Reader) error {
-			return rd.Scan(store.Range{Prefix: store.K("due"), Limit: sweepBatch}, func(it store.Item) bool {
+			return rd.Scan(store.Range{Prefix: store.K("due"), After: after, Limit: sweepBatch}, func(it store.Item) bool {
 				elems, err := it.Key.Elems()
 				if err != nil || len(elems) < 4 || elems[1].(uint64) > now {
 					return false
@@ -54,11 +57,14 @@ func (h *Host) Sweep(ctx context.Context) error {
 			})
 		})
 		if err != nil || len(due) == 0 {
-			return err
+			return errors.Join(failed, err)
 		}
 		for _, k := range due {
-			if err := h.sweepOne(ctx, k); err != nil {
-				return fmt.Errorf("due entry %q: %w", k, err)
+			after = k
+			if err := h.sweepOne(ctx, k); errors.Is(err, store.ErrClosed) {
+				return err
+			} else if err != nil && ctx.Err() == nil {
+				failed = errors.Join(failed, fmt.Errorf("due entry %q: %w", k, err))
 			}
 			if err := ctx.Err(); err != nil {
 				return err
@@ -110,6 +116,9 @@ func (h *Host) expirePause(ctx context.Context, k store.Key, tenant, id, pauseID
 		began := h.clock()
 		ctx := telemetry.With(ctx, h.telemetry.Begin(telemetry.SpanContext{}, "expire_approvals"))
 		s := h.step(r)
+		if err := applyDecisions(ctx, h, s, false); err != nil {
+			return err
+		}
 		s.expire()
 		if err := h.commit(ctx, s); errors.Is(err, store.ErrConflict) {
 			continue

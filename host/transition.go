@@ -248,9 +248,9 @@ func (s *step) start(c *store.Call) {
 	if c.EditedDigest != "" {
 		digest = c.EditedDigest
 	}
-	// A trusted flag serves one call of the same bytes and arguments: of two that are alike, the next such call gets the other.
+	// A trusted flag serves one call of the same agent, bytes and arguments: of two that are alike, the next such call gets the other.
 	s.r.grants = slices.DeleteFunc(s.r.grants, func(g store.Grant) bool {
-		if g.Tool == c.Tool && g.Digest == c.Digest && g.ArgsDigest == digest && !slices.Contains(c.Grants, g.Key) {
+		if g.Tool == c.Tool && g.Digest == c.Digest && g.ArgsDigest == digest && g.Subagent == s.r.frame(c.Frame).path() && !slices.Contains(c.Grants, g.Key) {
 			c.Grants = append(c.Grants, g.Key)
 			s.grants = true
 			return true
@@ -490,11 +490,6 @@ func (s *step) cancel(by Actor) {
 		s.close(store.PauseCancelled)
 	}
 	s.abandon("the run was cancelled")
-	for c := range r.calls() {
-		if c.State == store.CallStarted {
-			r.Unsettled++
-		}
-	}
 	s.audit(auditRecord{
 		ActorKind: by.Kind, Actor: by.ID, Action: "run.cancel", TargetKind: "run", Target: r.ID, Outcome: outcomeOK,
 		Detail: mustJSON(map[string]any{"agent": r.Agent}),
@@ -527,11 +522,14 @@ func (s *step) supersede(by Actor) {
 	s.event("run.resumed", map[string]any{"pause_id": r.PauseID}, hydrate{})
 }
 
-// abandon gives an honest error to the calls that will never run, and to those whose subagents end with them.
+// abandon gives an honest error to the calls that will never end by themselves: those that did not run, those whose tools have run and
+// wait for an answer, and those whose subagents end with them.
 func (s *step) abandon(why string) {
 	for _, f := range slices.Backward(s.r.frames) {
 		for _, c := range f.calls {
 			switch {
+			case c.State == store.CallAwaiting && s.r.hasAsked(c):
+				s.fail(c, codeCancelled, why+"; the tool had run and asked, and nobody answered: what it wrote before stays")
 			case c.State == store.CallPlanned, c.State == store.CallAwaiting:
 				s.fail(c, codeCancelled, why+"; this call did not run")
 			case c.State == store.CallStarted && c.Task:
@@ -541,9 +539,22 @@ func (s *step) abandon(why string) {
 	}
 }
 
+// hasAsked reports whether a waiting call was stopped by its own tool, which has run.
+func (r *run) hasAsked(c *store.Call) bool {
+	return c.Stop != nil && c.Stop.Origin != originGate || slices.ContainsFunc(r.approvals, func(a *store.Approval) bool {
+		return a.CallID == c.ID && a.Origin == originTool
+	})
+}
+
 // end brings the run to a terminal state. run.finished is the last event of its log.
 func (s *step) end(state store.RunState, output *store.Body, failure *store.Failure) {
 	r := s.r
+	s.abandon("the run ended") // in other frames, when one of them ends it
+	for c := range r.calls() {
+		if c.State == store.CallStarted {
+			r.Unsettled++ // its result is recorded when it comes
+		}
+	}
 	r.State, r.Error, r.Boot, r.AwaitingSince = state, failure, "", time.Time{}
 	data := map[string]any{"state": state}
 	hy := hydrate{}

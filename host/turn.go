@@ -78,11 +78,11 @@ func (h *Host) turn(ctx context.Context, s *step, f *frame) error {
 		return nil
 	}
 	switch {
-	case h.overBudget(r):
+	case r.overBudget(r.root()):
 		s.end(store.RunFailed, nil, &store.Failure{Code: codeLimit, Message: "the run used up its active time; raise limits.active of the agent"})
 		return nil
-	case f.Turn >= f.agent.turns:
-		return fail(codeLimit, fmt.Sprintf("the run used up its %d turns; raise limits.turns of the agent", f.agent.turns))
+	case r.overBudget(f):
+		return fail(codeLimit, "it used up its active time; raise its limits.active")
 	case r.Bytes > maxRunBytes:
 		s.end(store.RunFailed, nil, &store.Failure{Code: codeLimit, Message: tooManyBytes})
 		return nil
@@ -139,8 +139,12 @@ const maxRunBytes = 16 << 20
 
 const tooManyBytes = "the arguments and results of this run are together larger than 16 MiB; go on in a new run"
 
-// propose gates a batch and begins the frame's turn with it.
+// propose gates a batch and begins the frame's turn with it; a frame that has used up its turns ends instead.
 func (h *Host) propose(ctx context.Context, s *step, f *frame, proposed []ProposedCall, cursor json.RawMessage) error {
+	if f.Turn >= f.agent.turns {
+		h.endFrame(s, f, nil, &store.Failure{Code: codeLimit, Message: fmt.Sprintf("the run used up its %d turns; raise limits.turns of the agent", f.agent.turns)})
+		return nil
+	}
 	calls, err := h.gate(ctx, s.r, f, proposed)
 	if err == nil {
 		s.begin(f, calls, cursor)

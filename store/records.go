@@ -147,6 +147,7 @@ type Frame struct {
 	Batch    int             `json:"ba,omitempty"`
 	Cursor   json.RawMessage `json:"cu,omitempty"`
 	Before   History         `json:"hb,omitzero"`
+	ActiveMS int64           `json:"am,omitempty"` // as of a run, with the frames below it
 }
 
 // Opened is the frame that a task call opened, with the trajectory numbers of what was said to its subagent and by it: the texts are the
@@ -170,6 +171,7 @@ type Grant struct {
 	Tool       string `json:"t"`
 	Digest     string `json:"d"`
 	ArgsDigest string `json:"a"`
+	Subagent   string `json:"s,omitempty"` // whose tool asked, as in an approval
 }
 
 // Grants are the trusted flags of a run that no call has used yet.
