@@ -108,6 +108,9 @@ func (h *Host) parseAgent(name string, raw json.RawMessage) (*agentVersion, erro
 
 // makeAgent makes an agent of a checked document; parent is the agent that it is a subagent of, at that depth.
 func (h *Host) makeAgent(name string, d AgentDoc, parent *agentVersion, depth int) (*agentVersion, error) {
+	if string(d.InterruptOn) == "null" {
+		d.InterruptOn = nil // as if it were not there: an empty configuration would be looser than what a subagent inherits
+	}
 	v := &agentVersion{name: name, doc: d, turns: defaultTurns, active: defaultActive, unattended: d.Unattended}
 	if d.Planner == nil {
 		return nil, invalid("/planner", `an agent needs a planner, such as {"kind":"external"}`)

@@ -488,29 +488,52 @@ func (r *run) asked() (n int) {
 	return n
 }
 
-// recordEnded records ends of calls in a run that was cancelled; it does nothing in one that goes on. A finished result is never
-// thrown away.
+// recordEnded records ends of calls in a run that has ended; it does nothing in one that goes on. A finished result is never thrown away.
 func (h *Host) recordEnded(ctx context.Context, tenant, id string, ends []ended) error {
+	for _, e := range ends {
+		if err := h.recordLate(ctx, tenant, id, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recordLate records one end. When the run stays as it is and the commit is refused all the same, it is what the call read that others
+// have changed: the call cannot run again, so it ends without its writes.
+func (h *Host) recordLate(ctx context.Context, tenant, id string, e ended) error {
+	var before uint64
+	unfit := false // as it is, the end cannot be recorded
 	for {
 		r, err := h.load(ctx, tenant, id)
 		if err != nil || !r.State.Ended() {
 			return err
 		}
-		s := h.step(r)
-		for _, e := range ends {
-			for c := range r.calls() {
-				if c.ID != e.call.ID || c.State != store.CallStarted {
-					continue
-				}
-				r.Unsettled--
-				if e.res.Pause != nil {
-					s.fail(c, codeCancelled, "the run was cancelled while the tool asked")
-				} else if err := h.record(ctx, s, c, e.res); err != nil {
-					return err
-				}
+		var c *store.Call
+		for open := range r.calls() {
+			if open.ID == e.call.ID && open.State == store.CallStarted {
+				c = open
 			}
 		}
-		if err := h.commit(ctx, s); !errors.Is(err, store.ErrConflict) {
+		if c == nil {
+			return nil
+		}
+		s := h.step(r)
+		r.Unsettled--
+		switch {
+		case e.res.Pause != nil:
+			s.fail(c, codeCancelled, "the run ended while the tool asked; nobody is asked any more")
+		case unfit, r.Version == before:
+			s.fail(c, codeCancelled, "the run ended, and what this call brought could not be kept: another run had changed what it read, or it is too large")
+		default:
+			if err := h.record(ctx, s, c, e.res); err != nil {
+				return err
+			}
+		}
+		before = r.Version
+		err = h.commit(ctx, s)
+		if errors.Is(err, store.ErrTooLarge) && !unfit {
+			unfit = true
+		} else if !errors.Is(err, store.ErrConflict) {
 			return err
 		}
 	}

@@ -51,6 +51,7 @@ func (h *Host) Telemetry() *telemetry.Telemetry { return h.telemetry }
 func (h *Host) instrument() error {
 	for _, t := range h.plugins.Tools() {
 		h.telemetry.Expired(t.Name, 0)
+		h.telemetry.Denied(t.Name, 0)
 	}
 	return h.telemetry.Gauges(h.gauges)
 }
@@ -70,6 +71,12 @@ func (h *Host) observeStep(s *step) {
 	if s.new {
 		h.stats.created.Add(1)
 		tell("run created", "agent", r.Agent, "by", r.CreatedBy)
+	}
+	for c := range s.dirt {
+		if c.State == store.CallFinished && c.Error != nil && c.Error.Code == codeDenied {
+			h.telemetry.Denied(h.toolLabel(c.Tool), 1)
+			tell("call denied", "tool", c.Tool, "call_id", c.ID)
+		}
 	}
 	for _, a := range s.settled {
 		h.observeSettled(tell, a)

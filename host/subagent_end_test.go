@@ -247,3 +247,53 @@ func TestInvariant9_AStaleButtonIsToldWhatBecameOfItsApproval(t *testing.T) {
 		h.Unchanged(before)
 	}
 }
+
+// A late result of a cancelled run, whose reads another run has changed meanwhile, ends the call: nothing tries for ever.
+func TestInvariant9_ALateResultThatCannotBeKeptEndsItsCall(t *testing.T) {
+	t.Parallel()
+	started, leave := make(chan struct{}), make(chan struct{})
+	h := hosttest.New(t, hosttest.Options{Tools: map[string]hosttest.Func{"rmw": func(ctx context.Context, s *plugins.Session) error {
+		ctx = context.WithoutCancel(ctx)
+		_, _ = hosttest.Op(ctx, s, "kv.get", map[string]string{"key": "/notes/k"})
+		close(started)
+		<-leave
+		if _, err := hosttest.Op(ctx, s, "kv.put", map[string]string{"key": "/notes/k", "value": "late"}); err != nil {
+			return err
+		}
+		_, err := hosttest.Op(ctx, s, "output", true)
+		return err
+	}}})
+	h.Agent("a", strings.ReplaceAll(scripted(`[{"calls":[`+task("t", "w", "x")+`]},{"final":1}]`, `,"subagents":[`+sub("w", `[{"calls":[{"tool_call_id":"m","tool":"rmw","arguments":{}}]},{"final":1}]`, "")+`]`), `"fail"`, `"rmw"`))
+	h.Script("b", `[{"calls":[{"tool":"write_file","arguments":{"path":"/notes/k","content":"other"}}]},{"final":1}]`, "")
+	id := h.Create(hosttest.Member, "a").ID
+	<-started
+	if r := h.Settled(h.Create(hosttest.Member, "b").ID); r.State != store.RunSucceeded {
+		t.Fatal(r.State)
+	}
+	r, err := h.Cancel(t.Context(), hosttest.Member, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(leave)
+	for deadline := time.Now().Add(20 * time.Second); byLabel(r, "m")[0].State != store.CallFinished; {
+		if r, err = h.GetRun(t.Context(), hosttest.Owner, id); err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the call never ended")
+		}
+	}
+	if c := byLabel(r, "m")[0]; c.Error == nil || c.Error.Code != "cancelled" || !strings.Contains(c.Error.Message, "changed what it read") {
+		t.Errorf("it ended with %s %+v", c.Result, c.Error)
+	}
+}
+
+// null is as if a member were not there: a subagent that says interrupt_on: null inherits.
+func TestInvariant5_NullIsNoInterruptOn(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Agent("a", scripted(`[{"calls":[`+task("t", "w", "x")+`]},{"final":1}]`, `,"interrupt_on":{"transfer":true},"subagents":[`+sub("w", `[{"calls":[`+pay+`]},{"final":1}]`, `,"interrupt_on":null`)+`]`))
+	if r := h.Settled(h.Create(hosttest.Member, "a").ID); r.State != store.RunAwaitingApproval {
+		t.Errorf("the run is %s, ran %q", r.State, h.Ran.All())
+	}
+}

@@ -459,6 +459,9 @@ func TestInvariant5_UnattendedStopsAreRefusals(t *testing.T) {
 			if h.Ran.Count("transfer") != 0 || h.Ran.Count("echo") != 1 {
 				t.Errorf("what ran: %q", h.Ran.All())
 			}
+			if n := strings.Count(h.Log.String(), "call denied"); n != 2 {
+				t.Errorf("the log tells of %d denied calls", n)
+			}
 		})
 	}
 }

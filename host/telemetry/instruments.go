@@ -15,6 +15,7 @@ type instruments struct {
 	waited    metric.Float64Histogram
 	decisions metric.Int64Counter
 	expired   metric.Int64Counter
+	denied    metric.Int64Counter
 	pending   metric.Int64ObservableGauge
 	byState   metric.Int64ObservableGauge
 }
@@ -24,13 +25,14 @@ var waits = []float64{1, 5, 15, 30, 60, 120, 300, 900, 1800, 3600, 2 * 3600, 4 *
 
 func newInstruments(m metric.Meter) (*instruments, error) {
 	i := &instruments{meter: m}
-	var errs [5]error
+	var errs [6]error
 	i.waited, errs[0] = m.Float64Histogram("pawl.approvals.wait_time", metric.WithUnit("s"),
 		metric.WithDescription("From an approval's request to its decision."), metric.WithExplicitBucketBoundaries(waits...))
 	i.decisions, errs[1] = m.Int64Counter("pawl.approvals.decisions", metric.WithUnit("{decision}"), metric.WithDescription("Decisions on approvals."))
 	i.expired, errs[2] = m.Int64Counter("pawl.approvals.expired", metric.WithUnit("{approval}"), metric.WithDescription("Approvals that nobody decided in time."))
 	i.pending, errs[3] = m.Int64ObservableGauge("pawl.approvals.pending", metric.WithUnit("{approval}"), metric.WithDescription("Approvals that wait for a decision."))
 	i.byState, errs[4] = m.Int64ObservableGauge("pawl.runs.by_state", metric.WithUnit("{run}"), metric.WithDescription("Runs that have not ended, by state."))
+	i.denied, errs[5] = m.Int64Counter("pawl.calls.denied", metric.WithUnit("{call}"), metric.WithDescription("Calls that policy denied, or that nobody was there to be asked about."))
 	for _, err := range errs {
 		if err != nil {
 			return nil, err
@@ -44,6 +46,11 @@ func (i *instruments) Decided(tool, kind string, waited time.Duration) {
 	t := attribute.String("tool", tool)
 	i.decisions.Add(context.Background(), 1, metric.WithAttributes(t, attribute.String("decision", kind)))
 	i.waited.Record(context.Background(), max(0, waited.Seconds()), metric.WithAttributes(t))
+}
+
+// Denied counts a call that policy denied, or that nobody was there to be asked about.
+func (i *instruments) Denied(tool string, n int64) {
+	i.denied.Add(context.Background(), n, metric.WithAttributes(attribute.String("tool", tool)))
 }
 
 // Expired counts approvals that nobody decided.
