@@ -134,6 +134,7 @@ http://127.0.0.1:8080), and PAWL_KEY who you are.
 	)
 	generated(root)
 	markUsage(root)
+	a.offerAll(root)
 	return root
 }
 

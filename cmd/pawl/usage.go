@@ -75,7 +75,17 @@ func unknownCommand(c *cobra.Command, word string) error {
 func generated(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		c.Example = "  source <(pawl completion bash)"
+		for _, shell := range c.Commands() {
+			shell.Example = "  pawl completion " + shell.Name()
+		}
+	}
 	help := root.Commands()[slices.IndexFunc(root.Commands(), func(c *cobra.Command) bool { return c.Name() == "help" })]
+	help.Example = "  pawl help approvals decide"
 	help.Run, help.RunE = nil, func(_ *cobra.Command, args []string) error {
 		c, rest, err := root.Find(args)
 		if err != nil {
