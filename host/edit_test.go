@@ -188,3 +188,24 @@ func TestInvariant6_EveryApprovalShowsWhatItsDigestSays(t *testing.T) {
 		}
 	}
 }
+
+// Whoever asks again about a batch asks about the same batch: a call whose arguments were refused before the gate is not in it.
+func TestEdit_IsJudgedInTheBatchThatTheGateSaw(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{Rules: rules(`deny contains {"rule": "alone", "message": "not beside a write"} if {
+	input.call.tool == "transfer"
+	some b in input.batch
+	b.tool == "write_file"
+}`)})
+	h.External("a", `{"transfer":true}`)
+	r := h.Settled(h.Batch(hosttest.Member, "a", `[`+pay+`,{"tool_call_id":"bad","tool":"write_file","arguments":{"path":7}}]`).ID)
+	if r.Pause == nil {
+		t.Fatalf("the run is %s", r.State)
+	}
+	if _, err := h.Answer(hosttest.Admin, r.ID, host.Decision{ApprovalID: r.Pause.Approvals[0].ID, Kind: "edit", Arguments: raw(`{"amount":8}`)}); err != nil {
+		t.Errorf("an edit beside a call that was refused before the gate: %v", err)
+	}
+	if r = h.Settled(r.ID); h.Ran.Count("transfer") != 1 {
+		t.Errorf("the run is %s, ran %q", r.State, h.Ran.All())
+	}
+}

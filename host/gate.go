@@ -231,6 +231,12 @@ func (h *Host) gateCalls(calls []*store.Call, args []json.RawMessage) []*policy.
 	return docs
 }
 
+// gated reports whether a call of a batch was put to policy: not when its tool or its arguments were refused before. Whenever the batch is
+// asked about again, the same calls are in it.
+func gated(c *store.Call) bool {
+	return c.Digest != "" && !(c.Error != nil && c.Error.Code == codeInvalidArguments && c.StartedAt.IsZero() && len(c.Approvals) == 0)
+}
+
 // gateInput is what policy sees of a call. The history is what was before the batch, at the gate and whenever the batch is asked
 // about again: the same question gets the same answer.
 func (h *Host) gateInput(r *run, f *frame, docs []*policy.Call, i, turn int, before store.History, toolContext json.RawMessage) *policy.Input {
@@ -261,7 +267,7 @@ func (h *Host) tighten(ctx context.Context, s *step, f *frame) error {
 	ctx, r := h.policy.bind(ctx), s.r
 	args := make([]json.RawMessage, len(f.calls))
 	for i, c := range f.calls {
-		if c.State == store.CallFinished && c.Error != nil {
+		if !gated(c) {
 			continue
 		}
 		var err error

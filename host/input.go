@@ -107,7 +107,7 @@ func (r *run) tiresome(c *store.Call) (string, bool) {
 	return "", false
 }
 
-// rejected counts a reject. The head has room for the newest few.
+// rejected counts a reject. The head has room for the first few calls.
 func (r *run) rejected(c *store.Call) {
 	key := rejectKey(c)
 	for i := range r.Rejects {
@@ -116,8 +116,7 @@ func (r *run) rejected(c *store.Call) {
 			return
 		}
 	}
-	if len(r.Rejects) == 16 {
-		r.Rejects = r.Rejects[1:]
+	if len(r.Rejects) < 16 {
+		r.Rejects = append(r.Rejects, store.Reject{Call: key, N: 1})
 	}
-	r.Rejects = append(r.Rejects, store.Reject{Call: key, N: 1})
 }

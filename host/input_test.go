@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -162,5 +163,27 @@ func TestInvariant8_NobodyIsAskedForEverAboutTheSameCall(t *testing.T) {
 				t.Error("another call is asked about")
 			}
 		})
+	}
+}
+
+// Also when there are more rejected calls than are remembered, people are not asked for ever about those that are.
+func TestInvariant8_ManyRejectedCallsInTurnAreNotAskedForEver(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	var turns []string
+	for i := range 80 {
+		turns = append(turns, fmt.Sprintf(`{"calls":[{"tool":"transfer","arguments":{"amount":%d}}]}`, i%17))
+	}
+	h.Script("a", `[`+strings.Join(turns, ",")+`,{"final":1}]`, gatedTransfer)
+	r := h.Settled(h.Create(hosttest.Member, "a").ID)
+	asked := 0
+	for ; r.Pause != nil; asked++ {
+		if _, err := h.DecideAll(hosttest.Admin, r, "reject"); err != nil {
+			t.Fatal(err)
+		}
+		r = h.Settled(r.ID)
+	}
+	if r.State != store.RunSucceeded || asked > 16*3+80/17+1 {
+		t.Errorf("the run is %s; people were asked %d times", r.State, asked)
 	}
 }

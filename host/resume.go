@@ -350,6 +350,8 @@ func (h *Host) editDocs(ctx context.Context, r *run, f *frame, edited *store.Cal
 	for i, c := range f.calls {
 		if c.ID == edited.ID {
 			at, all[i] = i, args
+		} else if !gated(c) {
+			continue
 		} else if all[i], err = h.callArguments(ctx, r.Tenant, c); err != nil {
 			return nil, 0, nil, err
 		}

@@ -103,7 +103,7 @@ type Run struct {
 	// root frame's turn, batch and cursor are the head's.
 	Frames int   `json:"fn,omitempty"`
 	Live   []int `json:"lv,omitempty"`
-	// Rejects counts the newest rejected calls, so that nobody is asked about the same one for ever.
+	// Rejects counts the first rejected calls, so that nobody is asked about the same one for ever.
 	Rejects []Reject `json:"rj,omitempty"`
 	// Unsettled counts calls that a cancel left running: their own result, or an honest error, is still to come.
 	Unsettled int `json:"un,omitempty"`
