@@ -149,7 +149,7 @@ func (h *Host) observe(ctx context.Context, s *step, c *store.Call, a *store.App
 		if len(s.r.grants) == maxBatch { // of flags that nobody came for, the oldest goes
 			s.r.grants = s.r.grants[1:]
 		}
-		s.grant(store.Grant{Key: approvalFlag(a), Tool: c.Tool, Digest: c.Digest, ArgsDigest: a.ArgsDigest, Subagent: a.Subagent})
+		s.grant(store.Grant{Key: approvalFlag(a), Tool: c.Tool, Digest: c.Digest, ArgsDigest: a.ArgsDigest, Frame: a.Frame})
 	}
 	body, err := h.body(ctx, s.r.Tenant, mustJSON(o))
 	if err != nil {

@@ -214,6 +214,28 @@ func TestTrustedFlag_IsForTheSubagentThatAsked(t *testing.T) {
 	}
 }
 
+// Nor does another task of the same subagent.
+func TestTrustedFlag_IsForTheTaskThatAsked(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	gw := `{"tool_call_id":"g","tool":"gated_write","arguments":{}}`
+	h.Agent("lead", scripted(`[{"calls":[`+task("a", "y", "1")+`,`+task("b", "y", "2")+`]},{"final":"done"}]`, `,"subagents":[`+sub("y", `[{"calls":[`+gw+`]},{"calls":[`+gw+`]},{"final":1}]`, "")+`]`))
+	r := h.Settled(h.Create(hosttest.Member, "lead").ID)
+	a := byLabel(r, "a")[0].ID
+	var ds []host.Decision
+	for _, ap := range r.Pause.Approvals {
+		ds = append(ds, host.Decision{ApprovalID: ap.ID, Kind: map[bool]string{true: "approve", false: "reject"}[ap.ParentCallID == a]})
+	}
+	if _, err := h.Answer(hosttest.Admin, r.ID, ds...); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range byLabel(h.Settled(r.ID), "g") {
+		if string(c.Result) == `{"written":true}` && c.ParentCallID != a {
+			t.Errorf("the task that was rejected has written: %+v", c)
+		}
+	}
+}
+
 // MX5. A stale button, when the run waits for something else by now, is told what became of its approval: 409 with who decided it, or
 // that it was superseded; never that its presser may not press it.
 func TestInvariant9_AStaleButtonIsToldWhatBecameOfItsApproval(t *testing.T) {

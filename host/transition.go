@@ -248,9 +248,9 @@ func (s *step) start(c *store.Call) {
 	if c.EditedDigest != "" {
 		digest = c.EditedDigest
 	}
-	// A trusted flag serves one call of the same agent, bytes and arguments: of two that are alike, the next such call gets the other.
+	// A trusted flag serves one call of the same frame, bytes and arguments: of two that are alike, the next such call gets the other.
 	s.r.grants = slices.DeleteFunc(s.r.grants, func(g store.Grant) bool {
-		if g.Tool == c.Tool && g.Digest == c.Digest && g.ArgsDigest == digest && g.Subagent == s.r.frame(c.Frame).path() && !slices.Contains(c.Grants, g.Key) {
+		if g.Tool == c.Tool && g.Digest == c.Digest && g.ArgsDigest == digest && g.Frame == c.Frame && !slices.Contains(c.Grants, g.Key) {
 			c.Grants = append(c.Grants, g.Key)
 			s.grants = true
 			return true

@@ -171,7 +171,7 @@ type Grant struct {
 	Tool       string `json:"t"`
 	Digest     string `json:"d"`
 	ArgsDigest string `json:"a"`
-	Subagent   string `json:"s,omitempty"` // whose tool asked, as in an approval
+	Frame      int    `json:"f,omitempty"` // whose tool asked
 }
 
 // Grants are the trusted flags of a run that no call has used yet.
