@@ -43,6 +43,8 @@ type Config struct {
 	Reserve, ReserveLow uint64
 	// OperatorTenant is the tenant whose owners make, list and disable tenants; "": nobody does over the wire.
 	OperatorTenant string
+	// TokenTenant is the only tenant that tokens are for; empty: they name theirs.
+	TokenTenant string
 	// Tokens reads the bearer tokens of an identity provider; nil: API keys are the only credentials. Its errors: see ErrIssuerAway.
 	Tokens func(ctx context.Context, token string) (Identity, error)
 	// Grace is how long Run waits for calls in flight when it is told to stop (default 5s).
@@ -129,6 +131,7 @@ type Host struct {
 	keyUses   *keyUses
 	people    peopleCache
 	tokens    func(context.Context, string) (Identity, error)
+	tokenFor  string // the only tenant that they are for; "": any
 	operators string // the tenant of the operators, "" if none is
 	stats     counters
 	tally     tally
@@ -152,7 +155,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 		store: c.Store, policy: &rules{live: c.Policy}, plugins: c.Plugins, planners: c.Planners, keys: c.HostKeys, log: c.Log, clock: c.Now, rand: c.Rand,
 		workers: c.Workers, approvalTTL: c.ApprovalTTL, sweepInterval: c.SweepInterval, retention: c.Retention, grace: c.Grace,
 		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(c.Workers), keyUses: newKeyUses(), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
-		operators: c.OperatorTenant, tokens: c.Tokens,
+		operators: c.OperatorTenant, tokens: c.Tokens, tokenFor: c.TokenTenant,
 	}
 	if err := addTask(h.plugins); err != nil {
 		return nil, err

@@ -123,9 +123,7 @@ func (h *Host) CreateKey(ctx context.Context, a Actor, idem Idempotency, body La
 		}
 		// A key of a principal is that principal's: an owner's is made by an owner.
 		res := policy.Resource{Kind: "key", Tenant: a.Tenant, Roles: req.Roles, KindOfKey: req.Kind}
-		if p.exists() {
-			res.Roles = union(req.Roles, p.Roles)
-		}
+		h.standing(p, a.Tenant, &res)
 		if err := h.allow(ctx, a, "key.create", res); err != nil {
 			return Key{}, h.refused(ctx, a, "key.create", "tenant", a.Tenant, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pawlhost/pawl/policy"
 	"github.com/pawlhost/pawl/store"
 )
 
@@ -78,12 +79,12 @@ func (h *Host) narrow(ctx context.Context, a Actor) (Actor, error) {
 	switch {
 	case t.Disabled || p.Disabled || cred.key && !p.exists():
 		return Actor{}, errBadCredential
-	case p.exists():
+	case p.version > 0: // a removed one too: else whoever it narrows would remove it
 		a.Roles = meet(cred.roles, p.Roles)
 		if a.Kind == KindUser {
 			a.Kind = p.Kind // a service's principal makes no person of anybody
 		}
-		a.ActAs = p.ActAs && p.Kind == KindService && a.Kind == KindService
+		a.ActAs = p.exists() && p.ActAs && p.Kind == KindService && a.Kind == KindService
 	}
 	a.read = append(slices.Clip(a.read), p.reading, t.reading)
 	return a, nil
@@ -123,6 +124,16 @@ type personRecord struct {
 }
 
 func (p personRecord) exists() bool { return p.version > 0 && !p.Removed }
+
+// standing adds to a question about a principal, or about a key of one, who has the name already. Where tokens count, a removed record
+// still bounds those of its name, and a name without a record may be anybody's, an owner's too.
+func (h *Host) standing(p personRecord, tenant string, res *policy.Resource) {
+	tokens := h.tokens != nil && (h.tokenFor == "" || h.tokenFor == tenant)
+	if p.exists() || tokens {
+		res.Roles = union(res.Roles, p.Roles)
+	}
+	res.NewName = tokens && p.version == 0
+}
 
 type tenantRecord struct {
 	store.Tenant

@@ -84,9 +84,8 @@ func (h *Host) SavePrincipal(ctx context.Context, a Actor, id string, body Lazy[
 			return v, false, err
 		}
 		res := least
-		if res.Roles, res.KindOfKey = doc.Roles, doc.Kind; was.exists() {
-			res.Roles = union(doc.Roles, was.Roles)
-		}
+		res.Roles, res.KindOfKey = doc.Roles, doc.Kind
+		h.standing(was, a.Tenant, &res)
 		if err := h.allow(ctx, a, "principal.save", res); err != nil {
 			return v, false, refused(err)
 		}
@@ -121,7 +120,8 @@ func (h *Host) SavePrincipal(ctx context.Context, a Actor, id string, body Lazy[
 	}
 }
 
-// RemovePrincipal takes a principal away, with all its keys. Its runs and what it decided keep its name.
+// RemovePrincipal takes a principal away, with all its keys. Its runs and what it decided keep its name, and tokens of the name are never
+// more than it was.
 func (h *Host) RemovePrincipal(ctx context.Context, a Actor, id string) error {
 	refused := func(err error) error { return h.refused(ctx, a, "principal.remove", "principal", id, err) }
 	if err := h.allow(ctx, a, "principal.remove", policy.Resource{Kind: "principal", Tenant: a.Tenant, ID: id}); err != nil {

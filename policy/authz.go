@@ -29,6 +29,8 @@ type Resource struct {
 	Origin    string   `json:"origin"`      // of an approval: "gate" or "tool"
 	Roles     []string `json:"roles"`       // of a key or a principal, those that it has and those that it is to have
 	KindOfKey string   `json:"kind_of_key"` // of a key or a principal: "user" or "service"
+	// NewName tells, of a key or a principal to be made, that nothing is known of the name and that somebody may have it by token.
+	NewName bool `json:"new_name"`
 	// SecondParty tells, of an approval, that its tenant forbids to decide one's own.
 	SecondParty bool `json:"second_party"`
 }
@@ -83,7 +85,7 @@ func (in *AuthzInput) document() ast.Value {
 		texts("roles", in.Principal.Roles).
 		truth("act_as", in.Principal.ActAs).
 		truth("operator", in.Principal.Operator)
-	resource := members(12).
+	resource := members(13).
 		text("kind", in.Resource.Kind).
 		text("tenant", in.Resource.Tenant).
 		text("id", in.Resource.ID).
@@ -95,6 +97,7 @@ func (in *AuthzInput) document() ast.Value {
 		text("origin", in.Resource.Origin).
 		texts("roles", in.Resource.Roles).
 		text("kind_of_key", in.Resource.KindOfKey).
+		truth("new_name", in.Resource.NewName).
 		truth("second_party", in.Resource.SecondParty)
 	return members(3).text("act", in.Act).set("principal", principal.term()).set("resource", resource.term()).term().Value
 }

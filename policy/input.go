@@ -133,7 +133,7 @@ func init() {
 		"session_id", "frame", "depth", "subagent", "turn", "time", "call", "batch", "untrusted", "tool_context", "history", "calls", "approved",
 		"rejected", "tool", "plugin", "digest", "effects", "tool_call_id", "index", "arguments", "size", "interrupts", "act",
 		"resource", "reason", "origin", "kind_of_key", "effect", "title", "message", "ttl", "rules", "allowed_decisions", "reasons",
-		"code", "allow", "act_as", "operator", "second_party", "user", "service", "owner", "admin", "member", "read", "write")
+		"code", "allow", "act_as", "operator", "second_party", "new_name", "user", "service", "owner", "admin", "member", "read", "write")
 }
 
 // object builds an object. Every name is given once.

@@ -14,7 +14,7 @@ type question struct {
 	kind, roles                                string
 	approval                                   [2]string // reason, origin
 	keyRoles, kindOfKey                        string
-	secondParty, actAs, operator               bool
+	secondParty, actAs, operator, newName      bool
 }
 
 func (in *AuthzInput) question() question {
@@ -31,7 +31,7 @@ func (in *AuthzInput) question() question {
 	case "tenants.list", "tenants.create", "tenants.change":
 		q.operator = p.Operator
 	case "key.create", "key.revoke", "principal.save", "principal.remove":
-		q.keyRoles, q.kindOfKey = joined(r.Roles), r.KindOfKey
+		q.keyRoles, q.kindOfKey, q.newName = joined(r.Roles), r.KindOfKey, r.NewName
 	}
 	return q
 }

@@ -35,7 +35,7 @@ func TestVerdictsAreTheRulesOwn(t *testing.T) {
 				Kind: pick("run", "approval"), Tenant: pick("a", "b", ""), ID: pick("1", "2"), CreatedBy: pick("x", "y", ""), Subject: pick("x", "y", ""),
 				Agent: pick("p", "q"), Tool: pick("s", "t"), Reason: pick("await_input", "approval_required", ""), Origin: pick("gate", "tool", ""),
 				Roles: roles(), KindOfKey: pick("user", "service", "system", ""),
-				SecondParty: rnd.IntN(2) == 0,
+				SecondParty: rnd.IntN(2) == 0, NewName: rnd.IntN(2) == 0,
 			},
 		}
 		want, got := e.ask(t.Context(), in), e.Authz(t.Context(), in)

@@ -321,7 +321,7 @@ func (a *app) build(ctx context.Context, log *slog.Logger, told *telemetry.Telem
 	b.host, err = host.New(ctx, host.Config{
 		Store: s, Policy: live, Plugins: b.plugins, Planners: planner.All(), HostKeys: keys,
 		Workers: a.workers, ApprovalTTL: a.ttl, SweepInterval: a.sweep, RulesInterval: a.rulesEvery, Retention: a.retention,
-		Reserve: uint64(a.reserve), ReserveLow: uint64(a.reserveLow), OperatorTenant: a.operators, Tokens: tokens, Grace: grace, Log: log, Telemetry: told,
+		Reserve: uint64(a.reserve), ReserveLow: uint64(a.reserveLow), OperatorTenant: a.operators, Tokens: tokens, TokenTenant: a.oidc.Tenant, Grace: grace, Log: log, Telemetry: told,
 	})
 	if err == nil && a.oidc.Tenant != "" {
 		err = b.host.EnsureTenant(ctx, a.oidc.Tenant) // whose people may all come by token

@@ -167,6 +167,13 @@ refusals contains "owner_grants_owner" if {
 	not owner
 }
 
+# Who has a name by token may be an owner: a record or a key of the name would narrow them, or be them.
+refusals contains "owner_names_new" if {
+	input.act in {"key.create", "principal.save"}
+	input.resource.new_name == true
+	not owner
+}
+
 # Nor is an owner locked out by anybody else.
 refusals contains "owner_revokes_owner" if {
 	input.act in {"key.revoke", "principal.remove"}

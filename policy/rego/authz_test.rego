@@ -108,6 +108,18 @@ test_principals_are_granted_as_keys_are if {
 	no == {"allow": false, "reasons": ["owner_revokes_owner"]}
 }
 
+test_a_new_name_that_a_token_may_have_is_the_owners if {
+	new := {"tenant": "t", "roles": ["member"], "kind_of_key": "service", "new_name": true}
+	every act in ["key.create", "principal.save"] {
+		no := authz.decision with input as {"act": act, "principal": principal("a", "user", ["admin"]), "resource": new}
+		no == {"allow": false, "reasons": ["owner_names_new"]}
+		yes := authz.decision with input as {"act": act, "principal": principal("o", "user", ["owner"]), "resource": new}
+		yes.allow
+		known := authz.decision with input as {"act": act, "principal": principal("a", "user", ["admin"]), "resource": object.union(new, {"new_name": false})}
+		known.allow
+	}
+}
+
 test_tenants_are_the_operators if {
 	host := {"tenant": "t", "kind": "host"}
 	every act in ["tenants.list", "tenants.create", "tenants.change"] {
