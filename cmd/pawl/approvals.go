@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/sdk/client"
 	"github.com/pawlhost/pawl/store"
 )
 
@@ -160,9 +161,16 @@ func (a *app) answerCommand(kind, short, example string) *cobra.Command {
 			// Of a run the open ones are meant; an approval that was named and is closed is a conflict, whoever closed it.
 			var answers []host.Decision
 			var closed []string
+			over := &worded{code: string(host.CodeWrongState)}
 			for _, p := range found {
 				if p.State != store.ApprovalPending {
 					closed = append(closed, "\n  "+closing(p))
+					if d := p.Decision; d != nil {
+						over.code = string(host.CodeAlreadyDecided)
+						over.decisions = append(over.decisions, client.DecidedBy{ApprovalID: p.ID, Kind: d.Kind, DecidedBy: d.DecidedBy, DecidedAt: time.Time(d.DecidedAt)})
+					} else if p.State == store.ApprovalExpired && len(over.decisions) == 0 {
+						over.code = string(host.CodeApprovalExpired)
+					}
 					continue
 				}
 				d := d
@@ -187,7 +195,8 @@ func (a *app) answerCommand(kind, short, example string) *cobra.Command {
 				if byRun {
 					text = "run " + visible(args[0]) + " waits for no decision:"
 				}
-				return &exitError{exitConflict, errors.New(text + strings.Join(closed, ""))}
+				over.error = errors.New(text + strings.Join(closed, ""))
+				return &exitError{exitConflict, over}
 			}
 			return a.decide(c.Context(), r, found[0].RunID, answers)
 		},
@@ -216,7 +225,7 @@ func (a *app) approvalsDecide() *cobra.Command {
   APPROVAL=edit=JSON           the whole new arguments; @FILE reads them from a file
   APPROVAL=respond:TEXT, APPROVAL=respond=JSON or @FILE
 
-Or the request's "decisions" list as JSON, in a file. --json prints the run as it stands afterwards.`,
+Or the request's "decisions" as JSON, in a file. --json prints the run as it stands afterwards.`,
 		Example: `  pawl approvals decide run_0199… apr_01…=approve apr_02…=reject
   pawl approvals decide run_0199… apr_01…=approve apr_02…=reject:'not this one'
   pawl approvals decide run_0199… apr_01…=edit='{"amount": 250}' apr_02…=respond:'ask me tomorrow' --json
@@ -230,6 +239,10 @@ Or the request's "decisions" list as JSON, in a file. --json prints the run as i
 				raw, err := a.jsonValue(args[1])
 				if err != nil {
 					return &exitError{exitUsage, err}
+				}
+				var body struct{ Decisions json.RawMessage } // the whole body of a request, as the wire has it, is fine as well
+				if json.Unmarshal(raw, &body) == nil && body.Decisions != nil {
+					raw = body.Decisions
 				}
 				return a.decide(c.Context(), r, args[0], raw)
 			}
@@ -280,6 +293,9 @@ func (a *app) decide(ctx context.Context, r *remote, run string, answers any) er
 	var raw json.RawMessage
 	if err := r.call(ctx, http.MethodPost, runPath(run)+"/approvals", map[string]any{"decisions": answers}, &raw); err != nil {
 		if p, ok := errors.AsType[*problem](err); ok && !a.json {
+			if raw, ok := answers.(json.RawMessage); ok {
+				_ = json.Unmarshal(raw, &list) // the host has found it to be one
+			}
 			p.completed(ctx, r, run, list)
 		}
 		return err

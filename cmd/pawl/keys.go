@@ -186,5 +186,5 @@ func coded(err error) error {
 	case host.CodeNoSpace, host.CodeUnavailable:
 		code = exitAway
 	}
-	return &exitError{code, fmt.Errorf("%s [%s]", visible(e.Detail), e.Code)}
+	return &exitError{code, &worded{error: fmt.Errorf("%s [%s]", visible(e.Detail), e.Code), code: string(e.Code)}}
 }

@@ -80,6 +80,7 @@ var routes = []struct {
 	{regexp.MustCompile(`GET /v1/agents\b`), `"pawl agents list"`},
 	{regexp.MustCompile(`PUT /v1/agents/\{name\}`), `"pawl agents save NAME FILE"`},
 	{regexp.MustCompile(`GET /v1/tools\b`), `"pawl tools list"`},
+	{regexp.MustCompile(`send supersede: true`), `add --supersede`},
 	{regexp.MustCompile(`GET /v1/runs/\{run\}/approvals`), `"pawl approvals show RUN"`},
 }
 

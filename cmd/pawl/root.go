@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pawlhost/pawl/host"
+	"github.com/pawlhost/pawl/sdk/client"
 )
 
 // The exit codes, so that a script can tell what happened without reading text.
@@ -83,11 +84,40 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	return exitCode(err)
 }
 
-// complain prints an error for programs: the host's problem as it came, or what this program has to say.
+// worded gives an error of this program what one of the host has: a word to branch on, and who decided.
+type worded struct {
+	error
+	code      string
+	decisions []client.DecidedBy
+}
+
+func (e *worded) Unwrap() error { return e.error }
+
+// exitWords are the words of errors that have none of their own; where the host has a word for it, it is that one.
+var exitWords = map[int]string{
+	exitFailed: "failed", exitUsage: string(host.CodeInvalid), exitNotFound: string(host.CodeNotFound), exitRefused: string(host.CodeUnauthenticated),
+	exitConflict: string(host.CodeWrongState), exitAway: "unreachable", exitTampered: "tampered",
+}
+
+// complain prints an error for programs: the host's problem as it came, or what this program has to say in the same shape; in both the
+// exit code.
 func (a *app) complain(err error) {
-	var v any = map[string]any{"detail": err.Error(), "exit_code": exitCode(err)}
+	own := struct {
+		Code      string             `json:"code"`
+		Detail    string             `json:"detail"`
+		Decisions []client.DecidedBy `json:"decisions,omitempty"`
+		ExitCode  int                `json:"exit_code"`
+	}{exitWords[exitCode(err)], err.Error(), nil, exitCode(err)}
+	var v any = &own
 	if p, ok := errors.AsType[*problem](err); ok {
-		v = p.Problem
+		v = struct {
+			*client.Problem
+			ExitCode int `json:"exit_code"`
+		}{p.Problem, exitCode(err)}
+	} else if w, ok := errors.AsType[*worded](err); ok {
+		own.Code, own.Decisions = w.code, w.decisions
+	} else if e, ok := errors.AsType[*host.Error](err); ok {
+		own.Code = string(e.Code)
 	}
 	if raw, err := marshal(v); err == nil {
 		fmt.Fprintln(a.stderr, visibleJSON(string(raw)))

@@ -106,9 +106,6 @@ const quiet = 500 * time.Millisecond
 // follow prints the events of a run until it has ended or, without wait, until nothing happens before somebody decides or the
 // run's own planner, which is somewhere else, proposes.
 func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error {
-	if !a.json {
-		fmt.Fprintf(a.stdout, "run %s\n", visible(id))
-	}
 	if wait {
 		r.Retries = 20 // about forty seconds: a host that restarts meanwhile is part of the story
 	}
@@ -125,6 +122,7 @@ func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error
 	})
 	defer idle.Stop()
 	// A pause that is in the log may be over long since, so after each one the run is asked, too.
+	there := false
 	err := r.events(stream, id, func(e event) error {
 		idle.Reset(quiet)
 		if a.json {
@@ -132,6 +130,10 @@ func (a *app) follow(ctx context.Context, r *remote, id string, wait bool) error
 				return err
 			}
 		} else {
+			if !there { // a run that is not there is not announced
+				there = true
+				fmt.Fprintf(a.stdout, "run %s\n", visible(id))
+			}
 			showEvent(a.stdout, e)
 		}
 		if e.Type != "run.paused" {

@@ -64,7 +64,7 @@ func (a *app) runsList() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&state, "state", "", "only runs in this `STATE`: queued, running, awaiting_approval, awaiting_planner, succeeded, failed, …")
+	f.StringVar(&state, "state", "", "only runs in this `STATE`: queued, running, awaiting_approval, awaiting_input, awaiting_event, awaiting_planner, succeeded, failed or cancelled")
 	f.StringVar(&agent, "agent", "", "only runs of this `AGENT`")
 	f.IntVar(&limit, "limit", 0, "only the newest `N` (0: all)")
 	return c

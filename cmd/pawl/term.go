@@ -171,7 +171,7 @@ func showApproval(w io.Writer, p host.Approval, full bool) {
 	if len(p.Payload) > 0 && !bytes.Equal(p.Payload, p.Arguments) { // ask_user shows its arguments
 		showArguments(w, "payload", p.Payload, full)
 	}
-	if len(p.Schema) > 0 {
+	if len(p.Schema) > 0 && compact(p.Schema) != "{}" { // which everything matches
 		line("answer", "must match "+visibleJSON(string(p.Schema)))
 	}
 	if d := p.Decision; d != nil {
