@@ -467,7 +467,7 @@ func (v *agentVersion) removals(path string, each func(subagent, stop string)) {
 }
 
 // doubts are what a save accepts and its author should look at: tools come and go, so a name that nothing has is no error, but a
-// misspelt one in interrupt_on stops nothing. at is the agent's place in the document.
+// misspelt one in interrupt_on stops nothing, and whoever writes an entry for a tool may not know that it takes the place of the defaults. at is the agent's place in the document.
 func (h *Host) doubts(v *agentVersion, at string) (out []string) {
 	d := v.doc
 	doubt := func(format string, args ...any) { out = append(out, at+fmt.Sprintf(format, args...)) }
@@ -492,6 +492,11 @@ func (h *Host) doubts(v *agentVersion, at string) (out []string) {
 	for _, name := range slices.Sorted(maps.Keys(on)) {
 		if !known[name] {
 			doubt("interrupt_on: no tool of this agent, or of a subagent that inherits from it, is called %q; the entry stops nothing", name)
+		}
+	}
+	if at == "" || d.InterruptOn != nil { // else what is inherited is told above
+		for _, stop := range v.interrupts.Removed() {
+			doubt("interrupt_on: the default stop of %s is gone; such calls run without asking anybody", stop)
 		}
 	}
 	for i, sub := range d.Subagents {

@@ -316,6 +316,34 @@ func TestAgents_ADefaultRemovedBelowIsAudited(t *testing.T) {
 	}
 }
 
+// Whoever saves is told what an entry takes away, once where it is taken away, and not again below.
+func TestAgents_ARemovedDefaultIsToldWithTheSave(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	worker := `{"name":"w","planner":{"kind":"script","turns":[{"final":1}]},"tools":["write_file"]%s}`
+	doc := `{"planner":{"kind":"external"},"tools":["task","write_file"],"interrupt_on":{"write_file":%s},"subagents":[%s]}`
+	under := `{"when":{"path":{"under":["/memories/"]}}}`
+	for name, tc := range map[string]struct {
+		doc  string
+		want []string
+	}{
+		"kept":      {fmt.Sprintf(doc, "true", fmt.Sprintf(worker, "")), nil},
+		"inherited": {fmt.Sprintf(doc, under, fmt.Sprintf(worker, "")), []string{"interrupt_on: the default stop of write_file under /skills/ is gone"}},
+		"below":     {fmt.Sprintf(doc, "true", fmt.Sprintf(worker, `,"interrupt_on":{"write_file":`+under+`}`)), []string{"subagents/0: interrupt_on: the default stop of write_file under /skills/ is gone"}},
+	} {
+		saved, _, err := h.SaveAgent(t.Context(), hosttest.Owner, "a", hosttest.Body(json.RawMessage(tc.doc)))
+		if err != nil || len(saved.Warnings) != len(tc.want) {
+			t.Errorf("%s: %q, %v", name, saved.Warnings, err)
+			continue
+		}
+		for i, w := range tc.want {
+			if !strings.HasPrefix(saved.Warnings[i], w) {
+				t.Errorf("%s: %q, want %q", name, saved.Warnings[i], w)
+			}
+		}
+	}
+}
+
 // An entry for a tool that only a subagent has is no mistake where the subagent inherits it.
 func TestAgents_DoubtsLookBelow(t *testing.T) {
 	t.Parallel()

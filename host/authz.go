@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/pawlhost/pawl/policy"
 	"github.com/pawlhost/pawl/store"
@@ -30,15 +31,55 @@ func (h *Host) allow(ctx context.Context, a Actor, act string, res policy.Resour
 	if v.Allow {
 		return nil
 	}
-	e := errf(CodeForbidden, "you may not do this (%s); ask an owner or admin of the tenant", act)
+	e := errf(CodeForbidden, "you may not do this (%s): %s", act, h.whyNot(v))
 	e.Reasons = v.Reasons
-	if v.Code != "" {
-		e.Reasons = append(e.Reasons, v.Code)
-	}
 	if e.Reasons == nil {
 		e.Reasons = []string{}
 	}
 	return e
+}
+
+// refusals say what each of the base's reasons means, and who can do something about it.
+var refusals = map[string]string{
+	"not_authenticated":     "give a valid key",
+	"tenant_mismatch":       "it is for the tenant of the host's operators; ask them",
+	"unlisted_act":          "no rule knows the act; ask the operator",
+	"not_own_run":           "the run is not yours; ask its creator, its user, or an owner or admin of the tenant",
+	"approver_required":     "you do not decide this; ask an owner or admin of the tenant",
+	"role_required":         "ask an owner or admin of the tenant",
+	"owner_required":        "only an owner of the tenant may; ask one",
+	"operator_required":     "only an owner of the operators' tenant may; ask one",
+	"act_as_required":       "only a service whose principal has act_as may name another user; leave the user out, or ask an owner or admin to set act_as",
+	"second_party_required": "the tenant wants a second party, so nobody decides what they asked for or what is done for them; ask another owner or admin",
+	"service_never_decides": "a service never decides, whatever its roles; use the key of a person",
+	"service_never_grants":  "a service never gives rights, whatever its roles; use the key of a person",
+	"owner_grants_owner":    "only an owner makes or changes an owner; ask one",
+	"owner_revokes_owner":   "only an owner takes an owner or their keys away; ask one",
+	"policy_undefined":      "policy gave no answer, and then nothing is allowed; ask the operator",
+	"unknown_role":          "the roles are owner, admin and member",
+	"unknown_kind":          "the kinds are user and service",
+}
+
+// whyNot tells a refusal in words.
+func (h *Host) whyNot(v policy.Verdict) string {
+	if v.Code != "" {
+		return "policy gave no answer (" + v.Code + "), and then nothing is allowed; ask the operator, whose log tells more"
+	}
+	var why []string
+	for _, reason := range v.Reasons {
+		text := refusals[reason]
+		switch {
+		case reason == "operator_required" && h.operators == "":
+			text = "the host has no operators' tenant; ask whoever runs it to name one (--operator-tenant), or to do it with --data while it is stopped"
+		case text == "":
+			text = "a rule of this host refuses it (" + reason + "); ask the operator"
+		}
+		why = append(why, text)
+	}
+	if len(why) == 0 {
+		return refusals["unlisted_act"]
+	}
+	return strings.Join(why, "; ")
 }
 
 // May asks for an act that has no resource of its own. A refusal is in the audit.

@@ -108,7 +108,17 @@ func (h *Host) newRun(ctx context.Context, a Actor, agent *agentVersion, planner
 		Tenant: a.Tenant, ID: id, Agent: agent.name, AgentVersion: agent.version, Planner: planner, State: store.RunQueued,
 		CreatedBy: a.ID, SessionID: req.SessionID, CreatedAt: now, UpdatedAt: now,
 	}
+	var subject personRecord
 	if req.User != "" && req.User != a.ID {
+		var err error
+		if subject, err = h.people.principal(ctx, h.store, a.Tenant, req.User); err != nil {
+			return nil, nil, err
+		}
+		if subject.exists() && subject.Disabled {
+			e := errf(CodeForbidden, "%s is disabled, and nobody acts for them; enable the principal, or leave them out of the chat", req.User)
+			e.Reasons = []string{"subject_disabled"}
+			return nil, nil, h.refused(ctx, a, "run.act_as", "principal", req.User, e)
+		}
 		r.Subject = req.User
 	}
 	r.ctx = store.RunContext{Tools: h.pinTools(agent.allTools()), Kind: a.Kind, Roles: a.Roles}
@@ -137,6 +147,7 @@ func (h *Host) newRun(ctx context.Context, a Actor, agent *agentVersion, planner
 	s := h.step(r)
 	s.create()
 	if r.Subject != "" {
+		s.change.Require(subject.key, subject.version) // disabled meanwhile, they are refused
 		addRow(&s.change, a.Tenant, a.did(ctx, now, "run.act_as", "run", id, map[string]any{"subject": r.Subject, "agent": agent.name}))
 	}
 	if err := h.setPlannerState(ctx, s, req.PlannerState); err != nil {

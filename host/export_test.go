@@ -53,3 +53,6 @@ func (h *Host) SetResumeOrder(names ...string) {
 
 // Boot is the id of this process's claim.
 func (h *Host) Boot() string { return h.boot }
+
+// Refusals are the sentences of the reasons for which policy refuses.
+func Refusals() map[string]string { return refusals }

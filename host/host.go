@@ -152,7 +152,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{
-		store: c.Store, policy: &rules{live: c.Policy}, plugins: c.Plugins, planners: c.Planners, keys: c.HostKeys, log: c.Log, clock: c.Now, rand: c.Rand,
+		store: c.Store, policy: &rules{live: c.Policy, log: c.Log}, plugins: c.Plugins, planners: c.Planners, keys: c.HostKeys, log: c.Log, clock: c.Now, rand: c.Rand,
 		workers: c.Workers, approvalTTL: c.ApprovalTTL, sweepInterval: c.SweepInterval, retention: c.Retention, grace: c.Grace,
 		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(c.Workers), keyUses: newKeyUses(), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
 		operators: c.OperatorTenant, tokens: c.Tokens, tokenFor: c.TokenTenant,

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 // at any time; bind makes all that is asked in one request or about one batch be answered by one set.
 type rules struct {
 	live *policy.Live
+	log  *slog.Logger
 	// taken and refused count the reloads.
 	taken, refused atomic.Int64
 }
@@ -36,7 +38,11 @@ func (r *rules) bind(ctx context.Context) context.Context {
 }
 
 func (r *rules) Gate(ctx context.Context, on *policy.Interrupts, in *policy.Input) policy.Decision {
-	return r.engine(ctx).Gate(ctx, on, in)
+	d := r.engine(ctx).Gate(ctx, on, in)
+	if d.Code != "" {
+		r.log.Error("policy could not answer, so a call is denied", "code", d.Code, "detail", d.Detail, "tenant", in.Tenant, "agent", in.Agent.Name, "run_id", in.Run.ID, "tool", in.Call.Name)
+	}
+	return d
 }
 
 func (r *rules) Fires(ctx context.Context, on *policy.Interrupts, in *policy.Input, ids []string) (bool, []string, *policy.Decision) {
@@ -44,7 +50,11 @@ func (r *rules) Fires(ctx context.Context, on *policy.Interrupts, in *policy.Inp
 }
 
 func (r *rules) Authz(ctx context.Context, in *policy.AuthzInput) policy.Verdict {
-	return r.engine(ctx).Authz(ctx, in)
+	v := r.engine(ctx).Authz(ctx, in)
+	if v.Code != "" {
+		r.log.Error("policy could not answer, so an act is refused", "code", v.Code, "detail", v.Detail, "tenant", in.Principal.Tenant, "principal", in.Principal.ID, "act", in.Act)
+	}
+	return v
 }
 
 func (r *rules) Compile(interruptOn json.RawMessage) (*policy.Interrupts, error) {

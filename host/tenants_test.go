@@ -129,6 +129,22 @@ func TestActAs_AServiceMakesRunsForUsers(t *testing.T) {
 	if !found {
 		t.Error("no audit row names the subject")
 	}
+	// For somebody who is disabled nobody acts; a user whom the host does not know is the identity provider's business.
+	put(t, h, hosttest.Owner, "member", host.PrincipalDoc{Roles: []string{"member"}, Disabled: true})
+	h.Clock.Advance(time.Minute)
+	_, err = newRun(chat, forMember)
+	if e := refusal(t, err, host.CodeForbidden); !slices.Equal(e.Reasons, []string{"subject_disabled"}) || !strings.Contains(e.Detail, "member is disabled") {
+		t.Errorf("%q, %q", e.Reasons, e.Detail)
+	}
+	if last := h.AuditRows("demo"); last[len(last)-1].Action != "run.act_as" || last[len(last)-1].Outcome != "denied" || last[len(last)-1].TargetID != "member" {
+		t.Errorf("the refusal is not in the audit: %+v", last[len(last)-1])
+	}
+	put(t, h, hosttest.Owner, "member", host.PrincipalDoc{Roles: []string{"member"}})
+	for _, user := range []string{"member", "nobody-here"} {
+		if _, err := newRun(chat, host.NewRun{Agent: "pay", User: user}); err != nil {
+			t.Errorf("%s: %v", user, err)
+		}
+	}
 	put(t, h, hosttest.Owner, "chat", host.PrincipalDoc{Kind: "service", Roles: []string{"member"}})
 	_, err = newRun(fresh(t, h, chat), forMember)
 	refusal(t, err, host.CodeForbidden)

@@ -65,6 +65,20 @@ func (tr *traces) spans() spans {
 	return spans{tr.t, out}
 }
 
+// stretches waits until n more stretches of runs have ended, each with all its spans, and returns those. A run shows its new state from the
+// commit on, and its spans are written after it, the stretch's own last.
+func (tr *traces) stretches(n int) spans {
+	tr.t.Helper()
+	got := tr.spans()
+	for deadline := time.Now().Add(time.Minute); len(got.like("invoke_agent", "pawl.frame.depth", "0")) < n; got.all = append(got.all, tr.spans().all...) {
+		if time.Now().After(deadline) {
+			tr.t.Fatalf("less than %d stretches have ended:\n%s", n, got)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return got
+}
+
 type spans struct {
 	t   testing.TB
 	all tracetest.SpanStubs
@@ -231,7 +245,7 @@ func TestTraceOutcomes(t *testing.T) {
 			h.Script("a", `[{"calls":[`+c.call+`]},{"final":1}]`, "")
 			r := h.Settled(h.Create(hosttest.Member, "a").ID)
 			if c.stop != "" {
-				got := tr.spans()
+				got := tr.stretches(1)
 				same(t, "the call's outcome", attr(got.one("execute_tool").Attributes, "pawl.tool.outcome"), c.stop)
 				same(t, "the run's outcome", attr(got.one("invoke_agent").Attributes, "pawl.run.outcome"), c.stop)
 				if _, err := h.DecideAll(hosttest.Owner, r, c.decide); err != nil {
@@ -261,7 +275,7 @@ func TestTraceOfCancelAndExpiry(t *testing.T) {
 	h := hosttest.New(t, hosttest.Options{Config: tr.config})
 	h.Script("a", `[{"calls":[{"tool_call_id":"c","tool":"write_file","arguments":{"path":"/memories/a","content":"x"}}]},{"final":1}]`, "")
 	cancelled, expired := h.Settled(h.Create(hosttest.Member, "a").ID), h.Settled(h.Create(hosttest.Member, "a").ID)
-	first := tr.spans()
+	first := tr.stretches(2)
 	same(t, "stretches", len(first.like("invoke_agent", "pawl.run.outcome", "awaiting_approval")), 2)
 	if _, err := h.Cancel(t.Context(), hosttest.Owner, cancelled.ID); err != nil {
 		t.Fatal(err)
@@ -299,7 +313,7 @@ func TestTraceOfAnExternalPlanner(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Settled(r.ID)
-	got := tr.spans()
+	got := tr.stretches(1)
 	turn := got.one("invoke_agent", "pawl.run.outcome", "awaiting_planner")
 	same(t, "the parent", turn.Parent.SpanID(), client.SpanID())
 	same(t, "the call's parent", got.one("execute_tool").Parent.SpanID(), turn.SpanContext.SpanID())
@@ -340,12 +354,12 @@ func TestTraceOfSubagents(t *testing.T) {
 			same(t, "the trace", sp.SpanContext.TraceID(), parent.SpanContext.TraceID())
 		}
 	}
-	check(tr.spans(), "awaiting_approval", "awaiting_approval")
+	check(tr.stretches(1), "awaiting_approval", "awaiting_approval")
 	if _, err := h.DecideAll(hosttest.Owner, r, "approve"); err != nil {
 		t.Fatal(err)
 	}
 	h.Settled(r.ID)
-	check(tr.spans(), "ok", "ok")
+	check(tr.stretches(1), "ok", "ok")
 }
 
 // A message takes the place of a stop two subagents down: what was given up is told in the trace that goes on.
@@ -355,12 +369,12 @@ func TestTraceOfASupersededPause(t *testing.T) {
 	h := hosttest.New(t, hosttest.Options{Config: tr.config})
 	h.Agent("lead", nested(2, `[{"calls":[`+pay+`]},{"final":1}]`, `{"transfer":true}`))
 	r := h.Settled(h.Create(hosttest.Member, "lead").ID)
-	before := tr.spans().one("invoke_agent", "pawl.frame.depth", "0")
+	before := tr.stretches(1).one("invoke_agent", "pawl.frame.depth", "0")
 	if _, err := say(h, hosttest.Member, r.ID, true); err != nil {
 		t.Fatal(err)
 	}
 	h.Settled(r.ID)
-	got := tr.spans()
+	got := tr.stretches(1)
 	root := got.one("invoke_agent", "pawl.frame.depth", "0")
 	same(t, "the link", root.Links[0].SpanContext.SpanID(), before.SpanContext.SpanID())
 	same(t, "the decisions", len(root.Events), 0)
@@ -392,7 +406,7 @@ func TestTraceOfAStretchThatChangesProcess(t *testing.T) {
 	same(t, "spans while the run is on its way", len(tr.spans().all), 0)
 	h := hosttest.New(t, hosttest.Options{Store: s, Config: tr.config})
 	h.Settled(r.ID)
-	got := tr.spans()
+	got := tr.stretches(1)
 	same(t, "the parent", got.one("invoke_agent").Parent.SpanID(), "b7ad6b7169203331")
 	same(t, "the call's parent", got.one("execute_tool").Parent.SpanID(), got.one("invoke_agent").SpanContext.SpanID())
 }
@@ -449,7 +463,7 @@ func TestInvariant14_NothingToldIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := tr.spans()
+	got := tr.stretches(3)
 	if len(got.like("invoke_agent")) != 3 || len(got.like("execute_tool")) < 8 {
 		t.Errorf("too few spans to search:\n%s", got)
 	}

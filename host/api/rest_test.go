@@ -9,6 +9,8 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -468,6 +470,15 @@ func TestMetricsAreForManagersUnlessOpen(t *testing.T) {
 	r := dev(t)
 	r.run("member", "free")
 	a := r.ok("admin", "GET", "/metrics", nil)
+	docs, err := os.ReadFile("../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (pawl_\w+)`).FindAllSubmatch(a.raw, -1) {
+		if !strings.Contains(string(docs), "`"+string(m[1])+"`") {
+			t.Errorf("docs/operating.md has no %s", m[1])
+		}
+	}
 	for _, line := range []string{
 		`pawl_http_requests_total{method="POST",route="/v1/runs",status="201"} 1`, `pawl_run_transitions_total{to="created"} 1`,
 		`pawl_run_transitions_total{to="finished"} 1`, "pawl_websockets 0", "pawl_runs_waiting 0",

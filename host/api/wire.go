@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -93,9 +94,16 @@ func decode[T any](b []byte) (T, error) {
 }
 
 func unmarshal(b []byte, v any) error {
-	err := jsonv2.Unmarshal(b, v, jsonv2.RejectUnknownMembers(true))
+	options := jsonv2.RejectUnknownMembers(true)
+	if bytes.Contains(b, []byte(`""`)) {
+		options = jsonv2.JoinOptions(options, jsonv2.WithUnmarshalers(jsonv2.UnmarshalFromFunc(readName)))
+	}
+	err := jsonv2.Unmarshal(b, v, options)
 	if err == nil {
 		return nil
+	}
+	if e, ok := errors.AsType[*host.Error](err); ok {
+		return e
 	}
 	s, ok := errors.AsType[*jsonv2.SemanticError](err)
 	if !ok {
@@ -106,6 +114,27 @@ func unmarshal(b []byte, v any) error {
 		return invalid(p, "unknown member: remove it or look at /openapi.json for its name")
 	}
 	return invalid(p, "wrong type: "+kindName(s.GoType)+" is needed here")
+}
+
+// names are the members that are left out to ask for a default. An empty one is a variable of the client that nobody has set, and what it
+// would get is a run of its own instead of the user's, another agent's rules, or no check at all.
+var names = []string{"user", "agent", "subagent", "args_digest", "kind", "principal"}
+
+// readName reads a text of the wire's own, which raw JSON of a caller never is, and refuses an empty name.
+func readName(d *jsontext.Decoder, s *string) error {
+	at := d.StackPointer()
+	if d.PeekKind() != '"' || !slices.Contains(names, at.LastToken()) {
+		return errors.ErrUnsupported // read as any other
+	}
+	v, err := d.ReadValue()
+	if err != nil {
+		return err
+	}
+	text, err := jsontext.AppendUnquote(nil, v)
+	if *s = string(text); err == nil && *s == "" {
+		return invalid(string(at), "empty: give a name, or leave the member out")
+	}
+	return err
 }
 
 func kindName(t reflect.Type) string {

@@ -33,6 +33,9 @@ func TestBodiesAreRefusedWithAPointer(t *testing.T) {
 		return err
 	}
 	plain := func(b []byte) error { _, err := decode[host.NewRun](b); return err }
+	direct := func(b []byte) error { _, err := decode[host.DirectCall](b); return err }
+	evaluation := func(b []byte) error { _, err := decode[host.Evaluation](b); return err }
+	principal := func(b []byte) error { _, err := decode[host.PrincipalDoc](b); return err }
 	frame := func(b []byte) error {
 		var f decideFrame
 		if err := unmarshal(b, &f); err != nil {
@@ -58,6 +61,14 @@ func TestBodiesAreRefusedWithAPointer(t *testing.T) {
 		{plain, `{"agent":"a","agent":"b"}`, "/agent"},
 		{plain, `{"agent":"a","input":{"n":9007199254740993}}`, "/input/n"},
 		{plain, `{"agent":"a","input":["\ud800"]}`, "/input/0"},
+		{plain, `{"agent":"a","user":""}`, "/user"},
+		{plain, `{"agent":""}`, "/agent"},
+		{direct, `{"agent":"","arguments":{}}`, "/agent"},
+		{evaluation, `{"agent":"a","call":{"tool":"t","arguments":{}},"subagent":""}`, "/subagent"},
+		{principal, `{"roles":["member"],"kind":""}`, "/kind"},
+		{decideBody, `{"decisions":[{"approval_id":"a","kind":"approve"},{"approval_id":"b","kind":"approve","args_digest":""}]}`, "/decisions/1/args_digest"},
+		{resumeIt, `{"resume_token":"t","decisions":[{"approval_id":"b","kind":"approve","args_digest":""}]}`, "/decisions/0/args_digest"},
+		{frame, `{"type":"decide","id":"1","run":"r","decisions":[{"approval_id":"b","kind":"approve","args_digest":""}]}`, "/decisions/0/args_digest"},
 		{decideBody, `{}`, "/decisions"},
 		{decideBody, `{"decisions":null}`, "/decisions"},
 		{decideBody, `{"decisions":[null]}`, "/decisions/0/approval_id"},
@@ -82,6 +93,19 @@ func TestBodiesAreRefusedWithAPointer(t *testing.T) {
 			}
 			t.Errorf("%s: %d %s at %q (%s), want 400 at %q", tt.body, p.Status, p.Code, got, p.Detail, tt.pointer)
 		}
+	}
+}
+
+// An empty name is refused; an empty text is none where the caller's own JSON stands, and a message may be empty.
+func TestEmptyTextsThatAreNoNames(t *testing.T) {
+	t.Parallel()
+	v, err := decode[host.NewRun]([]byte(`{"agent":"\u0061","user":null,"input":{"user":""},"tool_context":{"agent":""},"calls":[{"tool":"x","tool_call_id":"","arguments":{"user":""}}]}`))
+	if err != nil || v.Agent != "a" || v.User != "" || string(v.Input) != `{"user":""}` || string(v.Calls[0].Arguments) != `{"user":""}` {
+		t.Errorf("%+v, %v", v, err)
+	}
+	d, err := decode[decisionsBody]([]byte(`{"decisions":[{"approval_id":"a","kind":"respond","message":"","value":""}]}`))
+	if err != nil || d.Decisions[0].Kind != "respond" || string(d.Decisions[0].Value) != `""` {
+		t.Errorf("%+v, %v", d, err)
 	}
 }
 
