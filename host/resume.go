@@ -199,6 +199,10 @@ func (r *run) decisions(ans Answer, byToken bool) ([]Decision, error) {
 		}
 	}
 	switch {
+	case len(open) == 0 && slices.ContainsFunc(r.approvals, func(ap *store.Approval) bool {
+		return ap.Origin == originTool && ap.State == store.ApprovalDecided
+	}):
+		return nil, r.alreadyDecided(nil) // the same answer once more, while somebody else's part is open
 	case len(open) == 0 && len(gates) > 0:
 		return nil, invalid("/user_input", "no tool has asked; this stop is decided with decisions")
 	case len(open) != 1:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -318,4 +319,82 @@ func TestInvariant5_NullIsNoInterruptOn(t *testing.T) {
 	if r := h.Settled(h.Create(hosttest.Member, "a").ID); r.State != store.RunAwaitingApproval {
 		t.Errorf("the run is %s, ran %q", r.State, h.Ran.All())
 	}
+}
+
+// A crash interrupts a call, a new rule stops its sibling: however that pause ends, the interrupted call ends with it, and does not run
+// once a newer message has come.
+func TestInvariant9_AnInterruptedCallBesideANewStop(t *testing.T) {
+	t.Parallel()
+	turns := `[{"calls":[{"tool_call_id":"s","tool":"slow","arguments":{}},{"tool_call_id":"e","tool":"echo","arguments":{}}]},{"final":1}]`
+	for _, doc := range []string{scripted(turns, ""), scripted(`[{"calls":[`+task("t", "w", "x")+`]},{"final":"done"}]`, `,"subagents":[`+sub("w", turns, "")+`]`)} {
+		for _, end := range []string{"expire", "cancel", "supersede", "approve"} {
+			t.Run(end, func(t *testing.T) {
+				t.Parallel()
+				var attempts atomic.Int64
+				began := make(chan struct{}, 1)
+				tools := map[string]hosttest.Func{"slow": func(ctx context.Context, s *plugins.Session) error {
+					if attempts.Add(1) == 1 {
+						began <- struct{}{}
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					_, err := hosttest.Op(ctx, s, "output", "slow")
+					return err
+				}}
+				h := hosttest.New(t, hosttest.Options{Tools: tools, Config: func(c *host.Config) { c.Grace = 1 }})
+				h.Agent("a", strings.ReplaceAll(doc, `"fail"`, `"slow"`))
+				id := h.Create(hosttest.Member, "a").ID
+				<-began
+				h = restart(t, h, hosttest.Options{Tools: tools, Rules: rules(pauseEcho)})
+				r := h.Settled(id)
+				if r.Pause == nil {
+					t.Fatalf("the run is %s", r.State)
+				}
+				var err error
+				switch end {
+				case "expire":
+					h.Clock.Advance(25 * time.Hour)
+					err = h.Sweep(t.Context())
+				case "cancel":
+					_, err = h.Cancel(t.Context(), hosttest.Member, id)
+				case "supersede":
+					_, err = say(h, hosttest.Member, id, true)
+				case "approve":
+					_, err = h.DecideAll(hosttest.Admin, r, "approve")
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				r = h.Settled(id)
+				for _, c := range r.Calls {
+					if !r.State.Ended() || c.State != store.CallFinished {
+						t.Errorf("the run is %s and call %s is %s", r.State, c.ToolCallID, c.State)
+					}
+				}
+				if n := attempts.Load(); (n > 1) != (end == "approve") {
+					t.Errorf("the interrupted call ran %d times", n)
+				}
+			})
+		}
+	}
+}
+
+// The same answer by token once more, while another party's part is open, was given already: it is no bad request.
+func TestInvariant9_AnAnswerTwiceWhileAnotherPartIsOpen(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Agent("lead", scripted(`[{"calls":[`+task("a", "x", "1")+`,`+task("b", "y", "2")+`]},{"final":"done"}]`, `,"interrupt_on":{"transfer":true},"subagents":[`+
+		sub("x", `[{"calls":[{"tool":"ask","arguments":{"reason":"await_input","payload":{}}}]},{"final":1}]`, "")+`,`+sub("y", `[{"calls":[`+pay+`]},{"final":1}]`, "")+`]`))
+	r, err := h.GetRun(t.Context(), hosttest.Member, h.Settled(h.Create(hosttest.Member, "lead").ID).ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := func() error {
+		_, err := h.Resume(t.Context(), hosttest.Member, r.Pause.ResumeToken, host.Idempotency{}, hosttest.Body(host.Answer{UserInput: raw(`"x"`)}))
+		return err
+	}
+	if err := answer(); err != nil {
+		t.Fatal(err)
+	}
+	refusal(t, answer(), host.CodeAlreadyDecided)
 }

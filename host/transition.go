@@ -534,6 +534,8 @@ func (s *step) abandon(why string) {
 				s.fail(c, codeCancelled, why+"; this call did not run")
 			case c.State == store.CallStarted && c.Task:
 				s.fail(c, codeCancelled, why+"; this subagent did not finish")
+			case c.State == store.CallStarted && s.was.State.Paused(): // a pause opens when nothing runs: a crash has interrupted it
+				s.fail(c, codeCancelled, why+"; the host had stopped while this call ran, and nothing of it was kept")
 			}
 		}
 	}

@@ -60,7 +60,7 @@ func newShared(deadline time.Duration) *shared {
 // New compiles the base and the people's modules. A module that cannot be used is an error with its file, the line and
 // what to do; then there is no Engine, since a host that dropped a rule would let calls through.
 func New(ctx context.Context, o Options) (*Engine, error) {
-	return build(ctx, newShared(o.Deadline), readFolder(o.Rules))
+	return build(ctx, newShared(o.Deadline), readFolder(o.Rules, false))
 }
 
 func build(ctx context.Context, with *shared, from contents) (*Engine, error) {

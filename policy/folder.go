@@ -18,7 +18,7 @@ type File struct {
 	Bytes  int
 }
 
-// contents are the rules of a folder as one walk found them: *.rego, without tests. What could not be read is part of it, so that
+// contents are the rules of a folder, or their tests, as one walk found them. What could not be read is part of it, so that
 // a folder that stays unreadable is stable too.
 type contents struct {
 	files    []source // by name
@@ -37,10 +37,10 @@ const (
 	maxFolders = 16
 )
 
-// readFolder reads the rules below a folder. Names that begin with a dot are not looked at: editors, version control and the
+// readFolder reads the rules below a folder, *.rego, or their tests, *_test.rego. Names that begin with a dot are not looked at: editors, version control and the
 // volumes of Kubernetes keep theirs there (a ConfigMap's files are links into ..data, which is swapped at once, and the real folder
 // beside it would be a second copy). Links to folders are followed, since such a volume has them for paths with a slash.
-func readFolder(rules fs.FS) contents {
+func readFolder(rules fs.FS, tests bool) contents {
 	var c contents
 	if rules == nil {
 		return c
@@ -79,7 +79,7 @@ func readFolder(rules fs.FS) contents {
 				}
 				walk(name, depth+1)
 				continue
-			case path.Ext(name) != ".rego", strings.HasSuffix(name, "_test.rego"):
+			case path.Ext(name) != ".rego", strings.HasSuffix(name, "_test.rego") != tests:
 				continue
 			case err != nil:
 				problem(name, "cannot be read: %w", err)

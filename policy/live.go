@@ -46,7 +46,7 @@ const Settle = time.Second
 // Open loads a folder for the first time, with the errors of New. now is the moment.
 func Open(ctx context.Context, o Options, now time.Time) (*Live, error) {
 	l := &Live{options: o, shared: newShared(o.Deadline)}
-	c := readFolder(o.Rules)
+	c := readFolder(o.Rules, false)
 	e, err := build(ctx, l.shared, c)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (l *Live) Look(ctx context.Context, now time.Time, again bool) Look {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := readFolder(l.options.Rules)
+	c := readFolder(l.options.Rules, false)
 	is := c.digest()
 	if is != l.seen || now.Before(l.seenSince) {
 		l.seen, l.seenSince = is, now

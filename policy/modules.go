@@ -129,6 +129,9 @@ func checkPeoples(m *ast.Module) error {
 	}
 	for _, r := range m.Rules {
 		name := string(r.Head.Ref()[0].Value.(ast.Var))
+		if hidden := hiddenName(m, r.Head.Ref()); hidden != "" {
+			return at(r.Location, fmt.Sprintf("%s: what the host reads is called %s in a package of its own; write that package and not a path in a rule's name", r.Head.Ref(), hidden))
+		}
 		if !slices.Contains(collected, name) {
 			continue
 		}
@@ -142,11 +145,28 @@ func checkPeoples(m *ast.Module) error {
 	return nil
 }
 
+// hiddenName returns the name that the host reads where a rule's dotted name leads to it: `team.deny` in pawl.rules would be another
+// package's deny that nobody collects, and `authz.deny` one of pawl.rules.authz that nobody takes for such.
+func hiddenName(m *ast.Module, head ast.Ref) string {
+	if string(head[0].Value.(ast.Var)) == "authz" && m.Package.Path.Equal(rulesPackage) {
+		return "authz"
+	}
+	for _, part := range head[1:] {
+		if name, ok := part.Value.(ast.String); ok && (slices.Contains(collected, string(name)) || name == "authz") && !slices.Contains(collected, string(head[0].Value.(ast.Var))) {
+			return string(name)
+		}
+	}
+	return ""
+}
+
 // checkUnused refuses a set that nothing reads: beside `pause` and `deny`, the host reads none, and `pauses contains …` would stop
 // nothing for ever.
 func checkUnused(peoples map[string]module) error {
 	used := map[string]bool{}
 	for _, m := range peoples {
+		for _, i := range m.parsed.Imports {
+			ast.WalkTerms(i.Path, func(t *ast.Term) bool { return note(used, t) })
+		}
 		for _, r := range m.parsed.Rules {
 			ast.WalkRules(r, func(r *ast.Rule) bool {
 				ast.WalkTerms(r.Body, func(t *ast.Term) bool { return note(used, t) })

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
-	"strings"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -28,23 +26,22 @@ const testDeadline = 5 * time.Second
 // Test runs the *_test.rego of a rules folder against its modules and the base, like `opa test`, with the host's builtins and
 // strictness. A folder that New would refuse is an error, and so is a test that cannot be compiled or evaluated.
 func Test(ctx context.Context, rules fs.FS) ([]TestResult, error) {
-	modules, err := load(readFolder(rules))
+	modules, err := load(readFolder(rules, false))
 	if err != nil {
 		return nil, err
 	}
-	err = fs.WalkDir(rules, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path.Base(name), "_test.rego") {
-			return err
-		}
-		text, err := fs.ReadFile(rules, name)
+	tests := readFolder(rules, true)
+	problems := tests.problems
+	for _, f := range tests.files {
+		m, err := parse(f.name, f.text)
 		if err != nil {
-			return err
+			problems = append(problems, err)
+			continue
 		}
-		modules[name], err = parse(name, text)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("policy tests: %w", err)
+		modules[f.name] = m
+	}
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("policy tests: %w", errors.Join(problems...))
 	}
 	return runTests(ctx, modules)
 }
