@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -198,7 +199,11 @@ func (a *app) answerCommand(kind, short, example string) *cobra.Command {
 				over.error = errors.New(text + strings.Join(closed, ""))
 				return &exitError{exitConflict, over}
 			}
-			return a.decide(c.Context(), r, found[0].RunID, answers)
+			err = a.decide(c.Context(), r, found[0].RunID, answers)
+			if p, ok := errors.AsType[*problem](err); ok && p.Code == string(host.CodeForbidden) && len(answers) > 1 && strings.HasPrefix(args[0], "run_") {
+				return a.decideMine(c.Context(), r, found[0].RunID, answers, err)
+			}
+			return err
 		},
 	}
 	f := c.Flags()
@@ -315,6 +320,28 @@ func (a *app) decide(ctx context.Context, r *remote, run string, answers any) er
 		fmt.Fprintf(a.stdout, "what comes of it: pawl run --attach %s\n", visible(after.ID))
 	}
 	return nil
+}
+
+// decideMine decides those of a run's approvals that one may: of a run "all" means these. The host names them to who asks with no
+// answer at all. Without any the refusal stays what it is.
+func (a *app) decideMine(ctx context.Context, r *remote, run string, answers []host.Decision, refused error) error {
+	err := r.call(ctx, http.MethodPost, runPath(run)+"/approvals", map[string]any{"decisions": []host.Decision{}}, nil)
+	p, ok := errors.AsType[*problem](err)
+	if !ok || p.Code != string(host.CodeIncomplete) {
+		return refused
+	}
+	var mine []host.Decision
+	for _, d := range answers {
+		if slices.Contains(p.Outstanding, d.ApprovalID) {
+			mine = append(mine, d)
+		} else {
+			fmt.Fprintf(a.stderr, "left out: %s is for somebody else to decide\n", visible(d.ApprovalID))
+		}
+	}
+	if len(mine) == 0 || len(mine) == len(answers) {
+		return refused
+	}
+	return a.decide(ctx, r, run, mine)
 }
 
 // approvals finds approvals by what people type: a run (all of it), or approvals of one run.
