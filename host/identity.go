@@ -3,6 +3,8 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -22,6 +24,9 @@ type Identity struct {
 // asked. Every other error means that the token is worth nothing.
 var ErrIssuerAway = errors.New("the identity provider cannot be asked")
 
+// ErrIssuerPaced is an ErrIssuerAway: it was asked a moment ago, for another token. Anybody can make it so.
+var ErrIssuerPaced = fmt.Errorf("%w again so soon", ErrIssuerAway)
+
 // looksSigned reports whether a credential has the shape of a signed token (RFC 7515, compact): an API key never has.
 func looksSigned(bearer string) bool {
 	return strings.HasPrefix(bearer, "eyJ") && strings.Count(bearer, ".") == 2
@@ -35,7 +40,11 @@ func (h *Host) byToken(ctx context.Context, token string) (Actor, error) {
 	}
 	id, err := h.tokens(ctx, token)
 	if errors.Is(err, ErrIssuerAway) {
-		h.log.Warn("a bearer token could not be judged", "error", err)
+		level := slog.LevelWarn
+		if errors.Is(err, ErrIssuerPaced) {
+			level = slog.LevelDebug
+		}
+		h.log.Log(ctx, level, "a bearer token could not be judged", "error", err)
 		return Actor{}, errf(CodeUnavailable, "the identity provider cannot be asked for its keys; try again in a moment, or use an API key")
 	}
 	if err != nil {

@@ -2,9 +2,12 @@ package host_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pawlhost/pawl/host"
 	"github.com/pawlhost/pawl/host/hosttest"
@@ -72,6 +75,49 @@ func TestInvariant7_ANameIsNotTakenOver(t *testing.T) {
 	}
 	if _, err := key(hosttest.Admin, "boss", "member", "user"); err != nil { // the name is free again
 		t.Error(err)
+	}
+}
+
+// However much noise somebody makes with one act, their refusals of another are rows; and where rows are left out, a row says so.
+func TestAudit_NoiseHidesNoRefusedDecision(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Script("ops", `[{"calls":[{"tool":"write_file","arguments":{"path":"/memories/a","content":"x"}}]},{"final":"done"}]`, "")
+	r := h.Settled(h.Create(hosttest.Member, "ops").ID)
+	noise := func(from, to int) {
+		for i := from; i < to; i++ {
+			_, _, err := h.SavePrincipal(t.Context(), hosttest.Member, "n"+strconv.Itoa(i), hosttest.Body(host.PrincipalDoc{Roles: []string{"member"}}))
+			refusal(t, err, host.CodeForbidden)
+		}
+	}
+	noise(0, 150)
+	_, err := h.DecideAll(hosttest.Member, r, "approve")
+	refusal(t, err, host.CodeForbidden)
+	_, err = h.CreateKey(t.Context(), hosttest.Member, host.Idempotency{}, hosttest.Body(host.NewKey{Principal: "me", Kind: "user", Roles: []string{"owner"}}))
+	refusal(t, err, host.CodeForbidden)
+	count := func() map[string]int {
+		n := map[string]int{}
+		for _, row := range h.AuditRows("demo") {
+			if row.Outcome == "denied" {
+				n[row.Action+" "+row.Reason]++
+			}
+		}
+		return n
+	}
+	want := map[string]int{"principal.save forbidden": 100, "principal.save more_refusals": 1, "approval.decide forbidden": 1, "key.create forbidden": 1}
+	if got := count(); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for _, row := range h.AuditRows("demo") {
+		if row.Reason == "more_refusals" && (row.TargetKind != "principal" || row.TargetID != "member" || fmt.Sprint(row.Detail["rows"]) != "100") {
+			t.Errorf("%+v", row)
+		}
+	}
+	h.Clock.Advance(time.Minute)
+	noise(200, 350)
+	want["principal.save forbidden"], want["principal.save more_refusals"] = 200, 2
+	if got := count(); !maps.Equal(got, want) {
+		t.Errorf("a minute later: %v, want %v", got, want)
 	}
 }
 

@@ -12,11 +12,11 @@ import (
 
 // refusals remembers which refusals have a row already: of repeated ones the first of a minute is a row, the rest count in
 // a metric, so that a client in a loop cannot fill the log.
-type refusal struct{ tenant, principal, target, code string }
+type refusal struct{ tenant, principal, action, target, code string }
 
 const refusalWindow = time.Minute
 
-// refusalCount counts the rows of one principal in the current minute.
+// refusalCount counts the rows of one principal's refusals of one action in the current minute.
 type refusalCount struct {
 	since time.Time
 	rows  int
@@ -60,10 +60,16 @@ func (h *Host) refuse(ctx context.Context, a Actor, rows []auditRecord, err erro
 	var c store.Change
 	for _, row := range rows {
 		row.Target = clip(row.Target, maxTarget) // it may be a caller's free text
-		if !h.firstRefusal(refusal{a.Tenant, a.ID, row.Action + " " + row.TargetKind + " " + row.Target, string(code)}) {
+		row.At, row.ActorKind, row.Actor, row.Outcome, row.Reason, row.Trace = h.now(), a.Kind, a.ID, outcome, string(code), telemetry.TraceID(ctx)
+		switch first, rows := h.firstRefusal(refusal{a.Tenant, a.ID, row.Action, row.TargetKind + " " + row.Target, string(code)}); {
+		case !first || rows > maxRefusals+1:
+			continue
+		case rows > maxRefusals:
+			row.TargetKind, row.Target, row.Reason = "principal", a.ID, reasonMore
+			row.Detail = mustJSON(map[string]any{"rows": maxRefusals, "code": code})
+			addRow(&c, a.Tenant, row)
 			continue
 		}
-		row.At, row.ActorKind, row.Actor, row.Outcome, row.Reason, row.Trace = h.now(), a.Kind, a.ID, outcome, string(code), telemetry.TraceID(ctx)
 		if e, ok := errors.AsType[*Error](err); ok && len(e.Reasons) > 0 {
 			row.Detail = withReasons(row.Detail, e.Reasons)
 		}
@@ -90,29 +96,34 @@ func withReasons(detail json.RawMessage, reasons []string) json.RawMessage {
 
 const (
 	maxTarget = 160
-	// maxRefusals bounds the rows that one principal's refusals make in a minute, whatever it aims at.
+	// maxRefusals bounds the rows that one principal's refusals of one action make in a minute, whatever it aims at: noise on one hides
+	// nothing of another. A row with reasonMore tells that the bound was reached.
 	maxRefusals = 100
+	reasonMore  = "more_refusals"
 )
 
-func (h *Host) firstRefusal(r refusal) bool {
+// firstRefusal reports whether a refusal is the first of its kind in a minute, and if so the how manieth row of its principal and action
+// in that minute it would be.
+func (h *Host) firstRefusal(r refusal) (first bool, rows int) {
 	now := h.now()
 	h.refusalMu.Lock()
 	defer h.refusalMu.Unlock()
 	if at, ok := h.refusals[r]; ok && now.Sub(at) < refusalWindow {
-		return false
+		return false, 0
 	}
-	all := refusal{tenant: r.tenant, principal: r.principal}
+	all := refusal{tenant: r.tenant, principal: r.principal, action: r.action}
 	n := h.refusalCounts[all]
 	if now.Sub(n.since) >= refusalWindow {
 		n = refusalCount{since: now}
 	}
-	if n.rows++; n.rows > maxRefusals {
-		return false
-	}
+	n.rows++
 	if len(h.refusalCounts) >= 10_000 {
 		clear(h.refusalCounts)
 	}
 	h.refusalCounts[all] = n
+	if n.rows > maxRefusals {
+		return true, n.rows // not remembered: names without end would take memory without end
+	}
 	if len(h.refusals) >= 10_000 {
 		for k, at := range h.refusals {
 			if now.Sub(at) >= refusalWindow {
@@ -124,5 +135,5 @@ func (h *Host) firstRefusal(r refusal) bool {
 		}
 	}
 	h.refusals[r] = now
-	return true
+	return true, n.rows
 }

@@ -135,9 +135,7 @@ func (a *app) serve(ctx context.Context, add func(*plugins.Set) error) error {
 		log.Warn("--dev adds tenants with keys for trying to a database that it did not make, and takes the rate limits from all", "data", a.data)
 	}
 	a.warn(b, ln.Addr(), log)
-	if a.rules != "" {
-		defer b.reloadOnHangup(ctx)()
-	}
+	defer b.reloadOnHangup(ctx, a.rules, log)()
 	err = b.serve(ctx, ln, log, api.Options{Dev: a.dev, Origins: a.origins, MetricsOpen: a.metrics || a.dev, Log: log, Version: v})
 	if err == nil {
 		log.Info("stopped")
@@ -167,7 +165,8 @@ func (a *app) warn(b *built, addr net.Addr, log *slog.Logger) {
 }
 
 // reloadOnHangup reloads the rules at each SIGHUP, until the returned function is called. The host says in its log what came of it.
-func (b *built) reloadOnHangup(ctx context.Context) (stop func()) {
+// Without a folder the signal is for nothing, and must not end the process: who sends it means to reload.
+func (b *built) reloadOnHangup(ctx context.Context, rules string, log *slog.Logger) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	hangups, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -178,6 +177,10 @@ func (b *built) reloadOnHangup(ctx context.Context) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-hangups:
+				if rules == "" {
+					log.Info("SIGHUP: there is nothing to reload: the host was started without --rules")
+					continue
+				}
 				b.host.ReloadRules(ctx)
 			}
 		}

@@ -107,6 +107,24 @@ func TestSIGTERMSaysGoodbye(t *testing.T) {
 	}
 }
 
+// A service manager's reload must not end a host that has no rules to reload.
+func TestSIGHUPWithoutRulesIsForNothing(t *testing.T) {
+	t.Parallel()
+	c := newChild(t, "pawl")
+	c.extra = []string{"--log-level", "info"}
+	mustStart(t, c)
+	if err := c.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if !eventually(t.Context(), time.Minute, func() bool { return strings.Contains(c.log.text(), "nothing to reload") }) {
+		t.Errorf("the log has\n%s", c.log.text())
+	}
+	mustCall(t, c.as("owner"), http.MethodGet, "/v1/tenant", nil, nil)
+	if err := c.stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A tool that never returns does not keep the process: it ends by itself, and at once when it is told again.
 func TestInvariant11_StuckToolDoesNotKeepTheProcess(t *testing.T) {
 	t.Parallel()

@@ -45,7 +45,7 @@ func gauge(name, help string, f func() float64) prometheus.GaugeFunc {
 
 func (m *metrics) request(route, method string, status int, took time.Duration) {
 	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete:
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
 	default:
 		method = "other" // a client invents methods
 	}

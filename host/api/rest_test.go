@@ -469,6 +469,7 @@ func TestMetricsAreForManagersUnlessOpen(t *testing.T) {
 	t.Parallel()
 	r := dev(t)
 	r.run("member", "free")
+	r.ok("owner", "PATCH", "/v1/tenant", `{}`)
 	a := r.ok("admin", "GET", "/metrics", nil)
 	docs, err := os.ReadFile("../../docs/operating.md")
 	if err != nil {
@@ -480,7 +481,7 @@ func TestMetricsAreForManagersUnlessOpen(t *testing.T) {
 		}
 	}
 	for _, line := range []string{
-		`pawl_http_requests_total{method="POST",route="/v1/runs",status="201"} 1`, `pawl_run_transitions_total{to="created"} 1`,
+		`pawl_http_requests_total{method="POST",route="/v1/runs",status="201"} 1`, `pawl_http_requests_total{method="PATCH",route="/v1/tenant",status="200"} 1`, `pawl_run_transitions_total{to="created"} 1`,
 		`pawl_run_transitions_total{to="finished"} 1`, "pawl_websockets 0", "pawl_runs_waiting 0",
 	} {
 		if !strings.Contains(string(a.raw), line+"\n") {

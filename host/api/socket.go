@@ -392,10 +392,12 @@ func (c *socket) failIn(ctx context.Context, id json.RawMessage, err error) {
 // begin tells the client who it is; once a socket, as soon as that is known.
 func (c *socket) begin() {
 	c.s.sockets.watch(c, c.actor.KeyID)
-	if !c.current(c.ctx) {
+	a, err := c.s.host.Fresh(c.ctx, c.actor) // a ticket remembers who asked for it
+	if err != nil || !c.current(c.ctx) {
 		c.close(closeRevoked, revokedReason, true)
 		return
 	}
+	c.actor = a
 	if until := c.actor.Until(); !until.IsZero() {
 		c.expiry = time.AfterFunc(until.Sub(c.s.opts.Now()), func() { c.close(closeUnauthenticated, expiredReason, true) })
 	}

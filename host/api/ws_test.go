@@ -201,6 +201,19 @@ func TestTicketsOpenOneSocketWithinTheirTime(t *testing.T) {
 	}
 }
 
+// What a socket is welcomed as is what it is now, and not what asked for its ticket.
+func TestATicketWelcomesWithTheRolesOfNow(t *testing.T) {
+	t.Parallel()
+	r := dev(t)
+	key := r.ok("owner", "POST", "/v1/keys", `{"principal":"guest","roles":["admin"],"kind":"user"}`).str("key")
+	tk := r.ok(key, "POST", "/v1/ws/ticket", nil).str("ticket")
+	r.ok("owner", "PUT", "/v1/principals/guest", `{"roles":["member"],"kind":"service"}`)
+	m := r.handshake("", "Sec-WebSocket-Protocol", "pawl.v1, pawl.ticket."+tk).want("welcome")
+	if fmt.Sprint(m["roles"]) != "[member]" || m["kind"] != "service" {
+		t.Errorf("%v", m)
+	}
+}
+
 func TestHelloAuthenticatesInTimeOrTheSocketEnds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, api.Options{Dev: true, HelloTimeout: 300 * time.Millisecond}, hosttest.Options{})

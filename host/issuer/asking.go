@@ -2,7 +2,7 @@ package issuer
 
 import (
 	"bytes"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,7 +47,7 @@ func (w *wholeAnswers) CloseIdleConnections() {
 }
 
 // paced asks at most once in a while, whatever tokens come: each token with an unknown key, or a wrong signature, makes the library ask.
-// In between, the last answer stands: keys that were given a moment ago are the keys, and a provider that was away is away.
+// In between nobody knows: the keys that were given a moment ago may have changed since, and a provider that was away is away.
 type paced struct {
 	next  http.RoundTripper
 	every time.Duration
@@ -55,9 +55,15 @@ type paced struct {
 	mu   sync.Mutex
 	last time.Time
 	err  error
+	ids  map[string]bool // of the keys in the last answer
 }
 
-var errTooSoon = errors.New("the keys were asked for a moment ago")
+// gave reports whether the last answer had a key of the id: then a token that names it is of that key or of none.
+func (p *paced) gave(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ids[id]
+}
 
 // RoundTrip implements http.RoundTripper.
 func (p *paced) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -67,13 +73,26 @@ func (p *paced) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, errTooSoon
+		return nil, host.ErrIssuerPaced
 	}
 	p.last, p.err = time.Now(), nil
 	p.mu.Unlock()
 	resp, err := p.next.RoundTrip(r)
+	var answer struct {
+		Keys []struct{ Kid string }
+	}
+	if err == nil {
+		body, _ := io.ReadAll(resp.Body) // whole already: it cannot fail
+		resp.Body = io.NopCloser(bytes.NewReader(body))
+		_ = json.Unmarshal(body, &answer) // the library tells what is wrong with it
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.err = err
+	if p.err = err; err == nil {
+		p.ids = map[string]bool{}
+		for _, k := range answer.Keys {
+			p.ids[k.Kid] = k.Kid != ""
+		}
+	}
 	return resp, err
 }

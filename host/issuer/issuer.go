@@ -50,7 +50,8 @@ type Config struct {
 type Issuer struct {
 	c      Config
 	client *http.Client // for discovery
-	keys   *http.Client // for keys: paced
+	keys   *http.Client // for keys, at the pace
+	pace   *paced
 
 	mu     sync.Mutex
 	set    *oidc.RemoteKeySet // nil until the provider was asked
@@ -106,7 +107,8 @@ func New(c Config) (*Issuer, error) {
 			return errors.New("a redirect: the configured address is not where the provider is")
 		}}
 	}
-	return &Issuer{c: c, client: client(whole), keys: client(&paced{next: whole, every: c.Pace})}, nil
+	pace := &paced{next: whole, every: c.Pace}
+	return &Issuer{c: c, client: client(whole), keys: client(pace), pace: pace}, nil
 }
 
 // Close waits for what is asked of the provider at this moment.
@@ -130,7 +132,8 @@ func safeURL(text string) error {
 // Identify checks a token and reads its claims. An error that wraps host.ErrIssuerAway says nothing about the token; every other means
 // that it is worth nothing. No error has any of its text but claims of the provider's.
 func (i *Issuer) Identify(ctx context.Context, token string) (host.Identity, error) {
-	if err := i.plausible(token); err != nil {
+	kid, err := i.plausible(token)
+	if err != nil {
 		return host.Identity{}, err
 	}
 	set, err := i.keySet(ctx)
@@ -141,10 +144,12 @@ func (i *Issuer) Identify(ctx context.Context, token string) (host.Identity, err
 	keys := &attempt{set: set}
 	verified, err := oidc.NewVerifier(i.c.Issuer, keys, &oidc.Config{ClientID: i.c.Audience, SupportedSigningAlgs: algorithms, Now: i.c.Now}).Verify(ctx, token)
 	switch {
+	case errors.Is(keys.err, host.ErrIssuerPaced) && i.pace.gave(kid):
+		return host.Identity{}, errForged
 	case errors.Is(keys.err, host.ErrIssuerAway), errors.Is(keys.err, context.Canceled), errors.Is(keys.err, context.DeadlineExceeded):
 		return host.Identity{}, fmt.Errorf("%w: %w", host.ErrIssuerAway, keys.err)
 	case keys.err != nil:
-		return host.Identity{}, errors.New("its signature is of no key of the issuer")
+		return host.Identity{}, errForged
 	case err != nil:
 		return host.Identity{}, err
 	}
@@ -158,34 +163,37 @@ func (i *Issuer) Identify(ctx context.Context, token string) (host.Identity, err
 	return i.read(claims, verified.Expiry)
 }
 
-// plausible looks at what the token claims before its signature is checked, so that garbage makes nobody ask for keys.
-func (i *Issuer) plausible(token string) error {
+var errForged = errors.New("its signature is of no key of the issuer")
+
+// plausible looks at what the token claims before its signature is checked, so that garbage makes nobody ask for keys. It returns the id of
+// the key that the token names, "" if it names none.
+func (i *Issuer) plausible(token string) (kid string, err error) {
 	if len(token) > maxToken {
-		return fmt.Errorf("it is longer than %d bytes", maxToken)
+		return "", fmt.Errorf("it is longer than %d bytes", maxToken)
 	}
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 || strings.ContainsAny(token, "\r\n") { // which base64 passes over
-		return errors.New("it has not three parts")
+		return "", errors.New("it has not three parts")
 	}
-	var header struct{ Alg, Typ string }
+	var header struct{ Alg, Typ, Kid string }
 	var body struct {
 		Iss string `json:"iss"`
 	}
 	for n, into := range []any{&header, &body} {
 		raw, err := base64.RawURLEncoding.Strict().DecodeString(parts[n])
 		if err != nil || json.Unmarshal(raw, into) != nil {
-			return errors.New("it is no JSON in base64url")
+			return "", errors.New("it is no JSON in base64url")
 		}
 	}
 	switch typ := strings.TrimPrefix(strings.ToLower(header.Typ), "application/"); {
 	case !slices.Contains(algorithms, header.Alg):
-		return errors.New("its signature is of a kind that does not count")
+		return "", errors.New("its signature is of a kind that does not count")
 	case typ != "" && typ != "jwt" && typ != "at+jwt":
-		return errors.New("it is a token of another type")
+		return "", errors.New("it is a token of another type")
 	case body.Iss != i.c.Issuer:
-		return errors.New("it is another issuer's")
+		return "", errors.New("it is another issuer's")
 	}
-	return nil
+	return header.Kid, nil
 }
 
 // attempt is the keys for one token, with the error that they gave.
