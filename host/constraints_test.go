@@ -82,6 +82,9 @@ func TestInvariant5_ARuleWithAnotherReasonDenies(t *testing.T) {
 		h := hosttest.New(t, hosttest.Options{Rules: rules(`pause contains {"rule": "x", "reason": ` + reason + `} if input.call.tool == "echo"`)})
 		h.External("say", `{}`)
 		r := h.Settled(h.Batch(hosttest.Member, "say", `[{"tool":"echo","arguments":{}}]`).ID)
+		if log := h.Log.String(); !strings.Contains(log, "people.rego:3: pause: reason ") {
+			t.Errorf("reason %s: the host does not warn: %s", reason, log)
+		}
 		if got := resultsOf(r); got != "denied" || !strings.Contains(r.Calls[0].Error.Message, "policy_shape") || h.Ran.Count("echo") != 0 {
 			t.Errorf("reason %s: state %s, %s", reason, r.State, got)
 		}

@@ -157,6 +157,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 		reserve: c.Reserve, low: c.ReserveLow, queue: newQueue(c.Workers), keyUses: newKeyUses(), order: resumeOrder, refusals: map[refusal]time.Time{}, refusalCounts: map[refusal]refusalCount{},
 		operators: c.OperatorTenant, tokens: c.Tokens, tokenFor: c.TokenTenant,
 	}
+	h.doubtRules()
 	if err := addTask(h.plugins); err != nil {
 		return nil, err
 	}

@@ -134,6 +134,13 @@ func (h *Host) ReloadRules(ctx context.Context) error {
 	return err
 }
 
+// doubtRules tells the operator which of the rules in force deny every call that they match.
+func (h *Host) doubtRules() {
+	if err := h.policy.live.Current().Doubts(); err != nil {
+		h.log.Warn("there are rules that deny every call they match: their values can never be right", "error", err)
+	}
+}
+
 func (h *Host) lookAtRules(ctx context.Context, again bool) policy.Look {
 	before := h.policy.live.Current()
 	look := h.policy.live.Look(ctx, h.clock(), again)
@@ -145,6 +152,7 @@ func (h *Host) lookAtRules(ctx context.Context, again bool) policy.Look {
 		h.policy.taken.Add(1)
 		detail["previous"] = before.Revision()
 		h.log.Info("the rules were reloaded", "revision", now.Revision(), "previous", before.Revision(), "files", len(now.Files))
+		h.doubtRules()
 	case policy.Refused:
 		h.policy.refused.Add(1)
 		why := h.policy.live.Failed().Err.Error()

@@ -42,6 +42,7 @@ type Engine struct {
 	revision    string
 	// verdicts is nil where people's modules have a say in authorization.
 	verdicts *verdicts
+	doubts   error
 }
 
 // shared is what the engines of a folder have in common, one after the other: the bound on evaluations that hang is one of the
@@ -72,7 +73,7 @@ func build(ctx context.Context, with *shared, from contents) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{shared: with, revision: revision(modules)}
+	e := &Engine{shared: with, revision: revision(modules), doubts: checkLiterals(modules)}
 	if e.gate, err = prepare(ctx, compiler, "data.pawl.gate.decision"); err != nil {
 		return nil, err
 	}
@@ -93,6 +94,11 @@ func build(ctx context.Context, with *shared, from contents) (*Engine, error) {
 
 // Revision is the SHA-256 of the base and the people's modules, as "sha256:…". Two engines with one revision decide alike.
 func (e *Engine) Revision() string { return e.revision }
+
+// Doubts are the people's rules that say outright what can never be read, so that each denies every call it matches; nil for none. It has
+// a line for each, with file and line number. They do not keep a folder from being loaded, since they let nothing through: refusing them
+// would leave the older set in force, which may.
+func (e *Engine) Doubts() error { return e.doubts }
 
 // Abandoned counts the evaluations that went on after their deadline, since the start. A number that grows means that a
 // rule calls a builtin on something too large.

@@ -84,9 +84,9 @@ func (a *app) policyCheckCommand() *cobra.Command {
 		Use:   "check FOLDER",
 		Short: "Load a folder of rules as a host would, and run its tests",
 		Long: `Loads the rules of a folder with the strictness of a host (packages, misspelt members of the input, functions that are switched
-off) and runs its *_test.rego. Nothing else is needed: no host, no database.
+off) and with more: values that a rule writes out and that can never be right. Runs its *_test.rego. Nothing else is needed: no host, no database.
 
-Exit codes: 0 a host would take the folder and its tests pass, 1 it would not, or a test fails; each problem has its file and line.`,
+Exit codes: 0 a host would take the folder and its tests pass, 1 it would not, a value is wrong, or a test fails; each problem has its file and line.`,
 		Example: "  pawl policy check ./rules\n  pawl policy check ./rules && rsync -a ./rules/ /etc/pawl/rules/",
 		RunE: func(c *cobra.Command, args []string) error {
 			if st, err := os.Stat(args[0]); err != nil || !st.IsDir() {
@@ -98,6 +98,9 @@ Exit codes: 0 a host would take the folder and its tests pass, 1 it would not, o
 				return err
 			}
 			now := live.Current()
+			if err := now.Doubts(); err != nil {
+				return fmt.Errorf("a host would take the folder, and these rules would deny every call that they match:\n%w", err)
+			}
 			tests, err := policy.Test(c.Context(), rules)
 			out := checked{Revision: now.Revision(), Files: []host.PolicyFile{}, Tests: tests}
 			for _, f := range now.Files {
@@ -134,8 +137,8 @@ func (a *app) showChecked(out checked) error {
 			return err
 		}
 	} else {
-		fmt.Fprintf(a.stdout, "%d files, %d tests: %d passed, %d failed, %d skipped\nrevision %s\n",
-			len(out.Files), len(out.Tests), len(out.Tests)-failed-skipped, failed, skipped, out.Revision)
+		fmt.Fprintf(a.stdout, "%s, %s: %d passed, %d failed, %d skipped\nrevision %s\n",
+			count(len(out.Files), "file"), count(len(out.Tests), "test"), len(out.Tests)-failed-skipped, failed, skipped, out.Revision)
 	}
 	if len(out.Files) == 0 {
 		fmt.Fprintln(a.stderr, "warning: the folder has no rules: no file NAME.rego")
@@ -144,4 +147,12 @@ func (a *app) showChecked(out checked) error {
 		return &exitError{exitFailed, fmt.Errorf("%d of %d tests failed", failed, len(out.Tests))}
 	}
 	return nil
+}
+
+// count is a number of things in words: "1 file", "2 files".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
