@@ -171,7 +171,7 @@ func ignoreAbsent(err error) error {
 	return err
 }
 
-// gauges are the counts as a metric shows them: every state and every tool that ever had one, also at zero.
+// gauges are the counts as a metric shows them: of every state and every tool, also at zero.
 func (h *Host) gauges() (pending, byState map[string]int64, ok bool) {
 	t := &h.tally
 	t.mu.Lock()
@@ -183,6 +183,9 @@ func (h *Host) gauges() (pending, byState map[string]int64, ok bool) {
 	pending, byState = map[string]int64{}, map[string]int64{}
 	for _, s := range unended {
 		byState[string(s)] = max(0, states[s])
+	}
+	for _, t := range h.plugins.Tools() {
+		pending[t.Name] = 0
 	}
 	for tool, n := range tools {
 		pending[h.toolLabel(tool)] += n

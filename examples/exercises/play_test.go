@@ -38,7 +38,7 @@ var printed = []string{
 	`member2\$ pawl approvals list\n    no approvals`,
 	`member2\$ pawl approvals approve run_\S+\n    pawl: no such run.* \[not_found\]\n    \(exit code 3\)`,
 	// One approved, the other edited, in one request.
-	`admin\$ pawl approvals approve apr_\S+\n    pawl: .*still missing: 1 \[incomplete\]\n      also decide apr_\S+\n    \(exit code 5\)`,
+	`admin\$ pawl approvals approve apr_\S+\n    pawl: .*still missing: 1 \[incomplete\]\n      also decide apr_\S+\n    so that it covers all:\n        pawl approvals approve run_\S+\n        pawl approvals decide run_\S+ apr_\S+=approve apr_\S+=approve\n    \(exit code 5\)`,
 	`decide run_\S+ @decisions.json\n    pawl: the edited call is outside what stopped it .* \[out_of_scope\]\n    \(exit code 2\)`,
 	`decide run_\S+ @decisions.json\n    decided; run run_\S+ is `,
 	`reject apr_\S+\n    pawl: nothing was changed:\n      apr_\S+ is already decided: edit by admin`,
