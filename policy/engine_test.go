@@ -372,11 +372,35 @@ func TestInvariant5_AMisspeltSetIsRefused(t *testing.T) {
 		"denied contains \"no\" if true":                                                                             "misspelt",
 		"big contains t if { some t in [\"a\"] }\n\npause contains {\"rule\": \"team/a\"} if input.call.tool in big": "",
 		"big contains t if { some t in [\"a\"] }\n\npause contains {\"rule\": r} if { r := concat(\"/\", [\"team\", \"a\"]); data.pawl.rules.big[input.call.tool] }": "",
-		"limit := 3\n\nhelper(x) if x > limit": "", // constants and functions may wait for their use
+		"pauses contains \"a\" if true\n\ndeny contains \"no\" if input.call.tool == \"pauses\"":                                                                     "misspelt", // a text that happens to be the name
+		"big contains \"a\"\n\nm[k] := 1 if some k in [\"a\"]\n\ndeny contains m[big[_]]":                                                                            "",
+		"big contains \"a\"\n\ndeny contains \"no\" if not input.call.tool in big":                                                                                   "",
+		"lists.big contains \"a\"\n\ndeny contains \"no\" if input.call.tool in lists.big":                                                                           "",
+		"lists.big contains \"a\"\n\ndeny contains \"no\" if input.call.tool in lists[_]":                                                                            "",
+		"lists.big contains \"a\"\n\ndeny contains \"no\" if input.call.tool == \"big\"":                                                                             "misspelt",
+		"big contains \"a\"\n\nsmall := {x | some x in big}":                                                                                                         "",
+		"big contains \"a\"\n\nf(x) := 1 if x == \"a\" else := 2 if x in big":                                                                                        "",
+		"limit := 3\n\nhelper(x) if x > limit":                                                                                                                       "", // constants and functions may wait for their use
 	} {
 		_, err := New(t.Context(), Options{Rules: fstest.MapFS{"a.rego": {Data: []byte("package pawl.rules\n\n" + text + "\n")}}})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	// A set of another package, by each way to it.
+	for text, used := range map[string]bool{
+		"import data.pawl.rules.lists.blocked as b\ndeny contains \"no\" if input.call.tool in b": true,
+		"import data.pawl.rules.lists.blocked\ndeny contains \"no\" if blocked[input.call.tool]":  true,
+		"import data.pawl.rules.lists\ndeny contains \"no\" if input.call.tool in lists.blocked":  true,
+		"import data.pawl.rules.lists as l\ndeny contains \"no\" if input.call.tool in l[_]":      true,
+		"import data.pawl.rules.lists as l\ndeny contains \"no\" if input.call.tool in l.limits":  false,
+		"deny contains \"no\" if input.call.tool in data.pawl.rules.lists[\"blocked\"]":           true,
+		"deny contains \"no\" if { some lists in [1]; input.turn == lists }":                      false,
+		"blocked := [\"b\"]\ndeny contains \"no\" if input.call.tool in blocked":                  false,
+	} {
+		_, err := New(t.Context(), Options{Rules: folder("a.rego", "package pawl.rules.lists\nblocked contains \"x\"\nlimits := {\"x\"}\n", "b.rego", "package pawl.rules\n"+text+"\n")})
+		if (err == nil) != used || err != nil && !strings.Contains(err.Error(), "a.rego:2: nothing reads the set blocked") {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }

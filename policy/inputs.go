@@ -127,7 +127,14 @@ func wrongRefs(peoples map[string]module, input map[string]any) map[string]map[s
 	})
 	c.SetErrorLimit(0)
 	parsed := make(map[string]*ast.Module, len(peoples))
+	hint := ""
 	for name, m := range peoples {
+		ast.WalkWiths(m.parsed, func(w *ast.With) bool {
+			if w.Target.String() == "input" {
+				hint = " (another input that `with input as` gives is not known here: give it to a function, as an argument)"
+			}
+			return false
+		})
 		plain := *m.parsed
 		plain.Annotations = nil // schemas that people name are not the host's
 		parsed[name] = &plain
@@ -143,7 +150,7 @@ func wrongRefs(peoples map[string]module, input map[string]any) map[string]map[s
 			wrong[e.Location.File] = map[string]string{}
 		}
 		at := fmt.Sprintf("%08d %08d %s", e.Location.Row, e.Location.Col, e.Message)
-		wrong[e.Location.File][at] = fmt.Sprintf("%s:%d: %s", e.Location.File, e.Location.Row, text)
+		wrong[e.Location.File][at] = fmt.Sprintf("%s:%d: %s%s", e.Location.File, e.Location.Row, text, hint)
 	}
 	return wrong
 }

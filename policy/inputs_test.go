@@ -34,6 +34,7 @@ func TestAMisspeltInputIsRefusedWithTheNearestName(t *testing.T) {
 		"authz, of the gate":          {"package pawl.rules.authz\ndeny contains \"x\" if input.call.tool == \"x\"", []string{"a.rego:2:", `input has no member "call"`}},
 		"a team's package":            {"package pawl.rules.team\n" + fires + `input.cal.tool == "x"`, []string{"a.rego:2:", `did you mean "call"?`}},
 		"a helper of neither":         {"package pawl.rules.lib\nf(x) if input.cal.tool == x", []string{"a.rego:2:", `"cal"`}},
+		"of another input":            {fires + `helper with input as {"zzz": 1}` + "\nhelper if input.zzz == 1", []string{"a.rego:3:", `input has no member "zzz"`, "to a function, as an argument"}},
 		"two of them":                 {fires + `input.cal.tool == "x"` + "\n" + fires + `input.turns == 3`, []string{"a.rego:2:", "a.rego:3:", `"turn"`}},
 	} {
 		t.Run(name, func(t *testing.T) {

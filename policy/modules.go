@@ -162,43 +162,91 @@ func hiddenName(m *ast.Module, head ast.Ref) string {
 // checkUnused refuses a set that nothing reads: beside `pause` and `deny`, the host reads none, and `pauses contains …` would stop
 // nothing for ever.
 func checkUnused(peoples map[string]module) error {
-	used := map[string]bool{}
+	reached, whole := map[string]bool{}, map[string]bool{} // paths on the way to what is read; paths that are read with all below them
 	for _, m := range peoples {
-		for _, i := range m.parsed.Imports {
-			ast.WalkTerms(i.Path, func(t *ast.Term) bool { return note(used, t) })
-		}
-		for _, r := range m.parsed.Rules {
-			ast.WalkRules(r, func(r *ast.Rule) bool {
-				ast.WalkTerms(r.Body, func(t *ast.Term) bool { return note(used, t) })
-				for _, t := range []*ast.Term{r.Head.Key, r.Head.Value} {
-					if t != nil {
-						ast.WalkTerms(t, func(t *ast.Term) bool { return note(used, t) })
-					}
-				}
-				return false
-			})
-		}
+		walkReads(m.parsed, func(path ast.Ref, local bool) {
+			for n := range path {
+				reached[path[:n+1].String()] = true
+			}
+			// A variable may have the name of a package below; only by its path is that read.
+			if whole[path.String()] = whole[path.String()] || !local; local {
+				whole[packageName(m.parsed)+" "+path.String()] = true
+			}
+		})
 	}
 	for _, name := range sortedKeys(peoples) {
-		for _, r := range peoples[name].parsed.Rules {
-			set := string(r.Head.Ref()[0].Value.(ast.Var))
-			if r.Head.RuleKind() == ast.MultiValue && !slices.Contains(collected, set) && !used[set] {
-				return fmt.Errorf("%s:%d: nothing reads the set %s; only pause and deny stop a call: is it misspelt?", r.Location.File, r.Location.Row, set)
+		m := peoples[name].parsed
+		for _, r := range m.Rules {
+			if r.Head.RuleKind() != ast.MultiValue || slices.Contains(collected, string(r.Head.Ref()[0].Value.(ast.Var))) {
+				continue
+			}
+			path := m.Package.Path.Extend(r.Head.Ref().GroundPrefix())
+			used := reached[path.String()]
+			for n := range path {
+				part := path[:n+1].String()
+				used = used || whole[part] || n >= len(m.Package.Path) && whole[packageName(m)+" "+part]
+			}
+			if !used {
+				return fmt.Errorf("%s:%d: nothing reads the set %s; only pause and deny stop a call: is it misspelt?", r.Location.File, r.Location.Row, r.Head.Ref().GroundPrefix())
 			}
 		}
 	}
 	return nil
 }
 
-// note remembers what a term names, as a variable or as a part of a path.
-func note(used map[string]bool, t *ast.Term) (stop bool) {
-	switch v := t.Value.(type) {
-	case ast.Var:
-		used[string(v)] = true
-	case ast.String:
-		used[string(v)] = true
+// walkReads visits what a module's rules read below data, as far as the path is constant: what follows a variable may be anything. local tells
+// that it was read by a name of the module's own package, which may as well be a variable.
+func walkReads(m *ast.Module, visit func(path ast.Ref, local bool)) {
+	imported := map[ast.Var]ast.Ref{}
+	for _, i := range m.Imports {
+		if path, ok := i.Path.Value.(ast.Ref); ok {
+			imported[i.Name()] = path
+		}
 	}
-	return false
+	read := func(r ast.Ref) {
+		path, known := imported[r[0].Value.(ast.Var)]
+		switch {
+		case known:
+			r = path.Concat(r[1:])
+		case !r.HasPrefix(ast.DefaultRootRef):
+			visit(m.Package.Path.Extend(r).GroundPrefix(), true)
+			return
+		}
+		visit(r.GroundPrefix(), false)
+	}
+	var walk func(x any)
+	walk = func(x any) {
+		ast.WalkTerms(x, func(t *ast.Term) (stop bool) {
+			switch v := t.Value.(type) {
+			case ast.Var:
+				read(ast.Ref{t})
+			case ast.Ref:
+				if _, ok := v[0].Value.(ast.Var); ok {
+					read(v)
+				} else {
+					walk(v[0])
+				}
+				for _, part := range v[1:] {
+					if _, plain := part.Value.(ast.Var); !plain { // another path, or a constant
+						walk(part)
+					}
+				}
+				return true
+			}
+			return false
+		})
+	}
+	for _, r := range m.Rules {
+		ast.WalkRules(r, func(r *ast.Rule) bool {
+			walk(r.Body)
+			for _, t := range append(slices.Clone(r.Head.Ref()[1:]), r.Head.Key, r.Head.Value) {
+				if t != nil {
+					walk(t)
+				}
+			}
+			return false
+		})
+	}
 }
 
 func packageName(m *ast.Module) string { return strings.TrimPrefix(m.Package.Path.String(), "data.") }
