@@ -45,6 +45,8 @@ type Error struct {
 	Detail string
 	// Pointer is the JSON pointer of the offending member of the request.
 	Pointer string
+	// Parameter is the name of the query parameter, where the request has a query and no body.
+	Parameter string
 	// Reasons says why policy refused.
 	Reasons []string
 	// Outstanding lists the approvals that an incomplete request left out.

@@ -26,7 +26,7 @@ func audit(s *Server, w http.ResponseWriter, r *request) error {
 			return f, err
 		}
 		f.Action, f.Actor, f.Target = q.Get("action"), q.Get("actor"), q.Get("target")
-		p, err := page(q)
+		p, err := r.page()
 		f.Limit = p.Limit
 		return f, err
 	})
@@ -48,7 +48,7 @@ func auditStretch(q url.Values) (f host.AuditFilter, err error) {
 		}
 		t, err := time.Parse(time.RFC3339, v)
 		if err != nil {
-			return f, invalid("", m.name+" must be a time like 2026-01-31T12:00:00.000Z (a + in it is %2B)")
+			return f, invalid("/"+m.name, m.name+" must be a time like 2026-01-31T12:00:00.000Z (a + in it is %2B)")
 		}
 		*m.to = host.Time(t)
 	}
@@ -73,7 +73,12 @@ func auditExport(s *Server, w http.ResponseWriter, r *request) error {
 	if err := s.authenticate(r); err != nil { // again: the key may have been revoked before it was watched
 		return err
 	}
-	e, err := s.host.ExportAudit(ctx, r.actor, func() (host.AuditFilter, error) { return auditStretch(r.query()) })
+	e, err := s.host.ExportAudit(ctx, r.actor, func() (host.AuditFilter, error) {
+		if err := r.known(); err != nil {
+			return host.AuditFilter{}, err
+		}
+		return auditStretch(r.query())
+	})
 	if err != nil {
 		return err
 	}

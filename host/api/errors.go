@@ -57,6 +57,7 @@ type Problem struct {
 	Code        host.Code        `json:"code"`
 	TraceID     string           `json:"trace_id,omitempty"`
 	Pointer     *string          `json:"pointer,omitempty"`
+	Parameter   string           `json:"parameter,omitempty"` // of a GET: the query parameter that the pointer means
 	Reasons     []string         `json:"reasons,omitempty"`
 	Outstanding []string         `json:"outstanding,omitempty"`
 	Decisions   []host.DecidedBy `json:"decisions,omitempty"`
@@ -84,7 +85,7 @@ func problemOf(err error, trace string) Problem {
 		TraceID: trace, Reasons: e.Reasons, Outstanding: e.Outstanding, Decisions: e.Decisions,
 	}
 	if s.status == http.StatusBadRequest {
-		p.Pointer = &e.Pointer
+		p.Pointer, p.Parameter = &e.Pointer, e.Parameter
 	}
 	if e.Code == host.CodeNotFound {
 		// Answers about unknown and foreign things are equal to the byte; an id of each answer would not be.

@@ -28,7 +28,7 @@ func runApprovals(s *Server, w http.ResponseWriter, r *request) error {
 
 func listApprovals(s *Server, w http.ResponseWriter, r *request) error {
 	q := r.query()
-	p, problem := page(q)
+	p, problem := r.page()
 	state := q.Get("state")
 	if problem != nil {
 		state = ""
@@ -43,7 +43,7 @@ func getApproval(s *Server, w http.ResponseWriter, r *request) error {
 }
 
 func listKeys(s *Server, w http.ResponseWriter, r *request) error {
-	p, problem := page(r.query())
+	p, problem := r.page()
 	keys, next, err := s.host.Keys(r.Context(), r.actor, p)
 	return answer(w, http.StatusOK, keyList{listOf(keys), next}, first(err, problem))
 }

@@ -20,7 +20,7 @@ type (
 )
 
 func listPrincipals(s *Server, w http.ResponseWriter, r *request) error {
-	p, problem := page(r.query())
+	p, problem := r.page()
 	list, next, err := s.host.Principals(r.Context(), r.actor, p)
 	return answer(w, http.StatusOK, principalList{listOf(list), next}, first(err, problem))
 }
@@ -77,7 +77,7 @@ func tenantChange(r *request) host.Lazy[host.TenantChange] {
 }
 
 func listTenants(s *Server, w http.ResponseWriter, r *request) error {
-	p, problem := page(r.query())
+	p, problem := r.page()
 	list, next, err := s.host.Tenants(r.Context(), r.actor, p)
 	return answer(w, http.StatusOK, tenantList{listOf(list), next}, first(err, problem))
 }

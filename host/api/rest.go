@@ -127,14 +127,14 @@ var runStates = []string{
 
 func listRuns(s *Server, w http.ResponseWriter, r *request) error {
 	q := r.query()
-	p, problem := page(q)
+	p, problem := r.page()
 	f := host.RunFilter{State: q.Get("state"), Agent: q.Get("agent")}
 	if problem == nil {
 		problem = oneOf("state", f.State, runStates)
 	}
 	if order := q.Get("order"); problem == nil && order != "" && order != "oldest" {
 		if p.Newest = order == "newest"; !p.Newest {
-			problem = invalid("", "unknown order: use oldest or newest")
+			problem = invalid("/order", "unknown order: use oldest or newest")
 		}
 	}
 	if problem != nil {
@@ -160,7 +160,7 @@ func oneOf(name, v string, known []string) error {
 	if v == "" || slices.Contains(known, v) {
 		return nil
 	}
-	return invalid("", "unknown "+name+": use one of "+strings.Join(known, ", "))
+	return invalid("/"+name, "unknown "+name+": use one of "+strings.Join(known, ", "))
 }
 
 func getRun(s *Server, w http.ResponseWriter, r *request) error {
@@ -309,13 +309,13 @@ func callTool(s *Server, w http.ResponseWriter, r *request) error {
 }
 
 func listTools(s *Server, w http.ResponseWriter, r *request) error {
-	p, problem := page(r.query())
+	p, problem := r.page()
 	tools, next, err := s.host.Tools(r.Context(), r.actor, p)
 	return answer(w, http.StatusOK, toolList{listOf(tools), next}, first(err, problem))
 }
 
 func listAgents(s *Server, w http.ResponseWriter, r *request) error {
-	p, problem := page(r.query())
+	p, problem := r.page()
 	agents, next, err := s.host.Agents(r.Context(), r.actor, p)
 	return answer(w, http.StatusOK, agentList{listOf(agents), next}, first(err, problem))
 }

@@ -577,3 +577,21 @@ func TestAPanicIsA500WithoutItsText(t *testing.T) {
 		t.Error("the log holds the credential")
 	}
 }
+
+// Every list holds to its parameters, with 403 before 400.
+func TestListsRefuseParametersThatTheyDoNotHave(t *testing.T) {
+	t.Parallel()
+	r := dev(t)
+	for path, want := range map[string]string{
+		"/v1/runs?stat=failed": "stat", "/v1/runs?order=newset": "order", "/v1/runs?cursor=%21": "cursor", "/v1/approvals?state=decided": "state",
+		"/v1/approvals?stat=pending": "stat", "/v1/agents?nam=x": "nam", "/v1/tools?q=x": "q", "/v1/keys?limit=no": "limit", "/v1/principals?rol=x": "rol",
+		"/v1/audit?acton=agent.save": "acton", "/v1/audit?from=yesterday": "from", "/v1/audit?after=%21": "after", "/v1/audit/export?frm=x": "frm",
+	} {
+		a := r.refused("admin", "GET", path, nil, 400, "invalid")
+		if a.str("parameter") != want {
+			t.Errorf("%s: %s; want %s", path, a.raw, want)
+		}
+	}
+	r.refused("member", "GET", "/v1/audit?acton=x", nil, 403, "forbidden")
+	r.ok("admin", "GET", "/v1/audit?cursor=&limit=1", nil)
+}

@@ -190,9 +190,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 			s.log.Error("request failed", "trace_id", r.trace, "route", r.name(), "error", err)
 		}
 		if rec.status == 0 {
-			fail(rec, err, r.trace)
+			fail(rec, r.ofQuery(err), r.trace)
 		}
 	}
+}
+
+// ofQuery says of a problem of a request without a body that its pointer means a query parameter.
+func (r *request) ofQuery(err error) error {
+	e, ok := errors.AsType[*host.Error](err)
+	if !ok || e.Pointer == "" || r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return err
+	}
+	of := *e
+	of.Parameter = strings.NewReplacer("~1", "/", "~0", "~").Replace(e.Pointer[1:])
+	return &of
 }
 
 func (s *Server) serve(w *recorder, r *request) (err error) {

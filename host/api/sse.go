@@ -122,7 +122,7 @@ func lastSeen(r *request) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(v, 10, 64)
 	if err != nil {
-		return 0, invalid("", "Last-Event-ID and after must be the id of an event, a number")
+		return 0, invalid("/after", "Last-Event-ID and after must be the id of an event, a number")
 	}
 	return n, nil
 }

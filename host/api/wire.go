@@ -8,8 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
-	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -259,17 +259,32 @@ func resumeToken(b []byte) (string, error) {
 	return *v.ResumeToken, nil
 }
 
-// page reads limit and cursor.
-func page(q url.Values) (host.Page, error) {
+// page reads limit and cursor of a list. It refuses a parameter that the list does not have: a misspelt filter would be answered with
+// everything, which is a wrong answer.
+func (r *request) page() (host.Page, error) {
+	if err := r.known(); err != nil {
+		return host.Page{}, err
+	}
+	q := r.query()
 	p := host.Page{Cursor: q.Get("cursor")}
 	if v, ok := q["limit"]; ok {
 		n, err := strconv.Atoi(v[0])
 		if err != nil || n < 1 || n > maxLimit {
-			return host.Page{}, invalid("", "limit must be a number from 1 to "+strconv.Itoa(maxLimit))
+			return host.Page{}, invalid("/limit", "limit must be a number from 1 to "+strconv.Itoa(maxLimit))
 		}
 		p.Limit = n
 	}
 	return p, nil
+}
+
+// known refuses a query parameter that the route does not have. Every list has limit and cursor.
+func (r *request) known() error {
+	for _, name := range slices.Sorted(maps.Keys(r.query())) {
+		if !slices.Contains(r.route.query, name) && !slices.Contains(pageQuery, name) {
+			return invalid("/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(name), "unknown parameter: there are "+strings.Join(slices.Compact(slices.Sorted(slices.Values(slices.Concat(r.route.query, pageQuery)))), ", "))
+		}
+	}
+	return nil
 }
 
 // preferWait reads RFC 7240's wait preference, in seconds; a preference that is not understood is ignored, as it says.

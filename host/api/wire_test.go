@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -145,8 +146,8 @@ func TestHeadersAndQueries(t *testing.T) {
 		}
 	}
 	for q, want := range map[string]int{"": 0, "limit=1": 1, "limit=200": 200, "limit=201": -1, "limit=0": -1, "limit=-1": -1, "limit=x": -1, "limit=": -1, "limit=1e2": -1} {
-		v, _ := url.ParseQuery(q)
-		p, err := page(v)
+		r := &request{Request: &http.Request{URL: &url.URL{RawQuery: q}}, route: &route{}}
+		p, err := r.page()
 		if got := p.Limit; err != nil && want != -1 || err == nil && got != want {
 			t.Errorf("%s: %d, %v, want %d", q, got, err, want)
 		}
@@ -206,4 +207,24 @@ func FuzzFrame(f *testing.F) {
 		_, err = resumeToken(b)
 		check(err)
 	})
+}
+
+// A list with a misspelt filter would be a wrong answer. The parameter has a member of its own; it is checked after who asks.
+func TestQueriesAreRefusedByParameter(t *testing.T) {
+	t.Parallel()
+	r := &request{Request: httptest.NewRequest("GET", "/v1/runs?cursor=&limit=3&state=queued", nil), route: &route{query: []string{"state"}}}
+	if p, err := r.page(); err != nil || p.Limit != 3 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for query, want := range map[string]string{"stat=queued": "stat", "limit=0": "limit", "a~1/b=1": "a~1/b"} {
+		r.Request = httptest.NewRequest("GET", "/v1/runs?"+query, nil)
+		_, err := r.page()
+		if p := problemOf(r.ofQuery(err), ""); p.Status != 400 || p.Parameter != want || p.Pointer == nil || *p.Pointer == "" {
+			t.Errorf("%s: %+v; want %s", query, p, want)
+		}
+	}
+	r.Request = httptest.NewRequest("POST", "/v1/runs", nil)
+	if p := problemOf(r.ofQuery(missing("/agent")), ""); p.Parameter != "" || *p.Pointer != "/agent" {
+		t.Errorf("%+v", p)
+	}
 }

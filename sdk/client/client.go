@@ -50,6 +50,8 @@ type Problem struct {
 	TraceID string `json:"trace_id,omitempty"`
 	// Pointer is the offending member of the request.
 	Pointer string `json:"pointer,omitempty"`
+	// Parameter is the offending query parameter of a list.
+	Parameter string `json:"parameter,omitempty"`
 	// Reasons say why policy refused.
 	Reasons []string `json:"reasons,omitempty"`
 	// Outstanding are the approvals that a request left out (code incomplete).
