@@ -21,6 +21,8 @@ type AuditRow struct {
 	PrevHash string `json:"prev_hash,omitempty"`
 	Hash     string `json:"hash,omitempty"`
 	AuditAct
+
+	stored store.Entry // that it was read from
 }
 
 // AuditAct is what a row says: who did, or tried, what. Its canonical JSON (RFC 8785) is what is stored, and what the row's hash covers.
@@ -101,22 +103,25 @@ func addRow(c *store.Change, tenant string, r auditRecord) {
 // auditRow is the row of an entry. One that cannot be read says so instead of hiding the rows around it: a check of the chain tells
 // what happened to it.
 func auditRow(tenant string, e store.Entry) AuditRow {
-	row := AuditRow{Tenant: tenant, Seq: e.Seq}
+	row := AuditRow{Tenant: tenant, Seq: e.Seq, stored: e}
 	if !e.Hash.IsZero() {
 		row.PrevHash, row.Hash = e.Prev.String(), e.Hash.String()
 	}
 	var err error
-	if bytes.HasPrefix(e.Data, []byte("{")) {
-		err = json.Unmarshal(e.Data, &row.AuditAct)
-	} else {
-		var rec auditRecord
-		err = store.Decode(e.Data, &rec)
-		row.AuditAct = rec.act()
-	}
-	if err != nil {
+	if row.AuditAct, err = decodeAct(e.Data); err != nil {
 		row.AuditAct = AuditAct{Action: "unreadable", Outcome: outcomeError, Detail: map[string]any{}}
 	}
 	return row
+}
+
+func decodeAct(data []byte) (act AuditAct, err error) {
+	if bytes.HasPrefix(data, []byte("{")) {
+		err = json.Unmarshal(data, &act)
+		return act, err
+	}
+	var rec auditRecord
+	err = store.Decode(data, &rec)
+	return rec.act(), err
 }
 
 // auditEntries reads the log after a number. Over a hole, which only somebody else can have made, it goes on with what is there.

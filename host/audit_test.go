@@ -169,6 +169,30 @@ func TestAudit_CheckFindsWhatWasDone(t *testing.T) {
 	}
 }
 
+// The log's own word on its end is held against its rows, which may be fewer where others came since.
+func TestAudit_CheckFindsRowsBehindTheEnd(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{})
+	h.Agent("a", `{"planner":{"kind":"external"},"tools":["echo"]}`)
+	rows := lines(t, h, hosttest.Admin, host.AuditFilter{})
+	var c host.AuditCheck
+	if faults := checked(c, rows); faults != nil {
+		t.Fatal(faults)
+	}
+	for _, l := range rows {
+		c.Row([]byte(l))
+	}
+	n := uint64(len(rows))
+	for _, end := range []uint64{n, n + 1} {
+		if f := c.End(host.AuditHead{Seq: end}); f != nil {
+			t.Errorf("end %d: %v", end, f)
+		}
+	}
+	if f := c.End(host.AuditHead{Seq: n - 1}); f == nil || f.Seq != n {
+		t.Errorf("a row behind the end: %v", f)
+	}
+}
+
 // What was written before the log was chained is read on, and the chain says where it begins.
 func TestAudit_OldRowsAreReadAndTheChainBeginsAfterThem(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,6 +48,34 @@ func (c *AuditCheck) Row(line []byte) *AuditFault {
 	return asFault(c.follow().Next(e))
 }
 
+// Stored checks the next row as it lies in the store that it was read from: its hash is held against the stored bytes, not against
+// what they are shown as, and what is shown must be all that they say.
+func (c *AuditCheck) Stored(row AuditRow) *AuditFault {
+	c.lines++
+	if c.Tenant == "" {
+		c.Tenant = row.Tenant
+	}
+	e := row.stored
+	if err := c.follow().Next(e); err != nil {
+		return asFault(err)
+	}
+	act, err := decodeAct(e.Data)
+	if err != nil {
+		return &AuditFault{Seq: row.Seq, Detail: fmt.Sprintf("row %d cannot be read", row.Seq)}
+	}
+	if e.Hash.IsZero() {
+		return nil
+	}
+	shown, err := marshal(act)
+	if err == nil {
+		shown, err = ijson.Parse(shown)
+	}
+	if err != nil || !bytes.Equal(shown, e.Data) {
+		return &AuditFault{Seq: row.Seq, Detail: fmt.Sprintf("row %d says other things in the database than it shows: a newer pawl wrote it, or somebody else did", row.Seq)}
+	}
+	return nil
+}
+
 func (c *AuditCheck) follow() *store.Chain {
 	if c.chain == nil {
 		c.chain = &store.Chain{Log: auditChain(c.Tenant), Segment: c.Segment}
@@ -62,6 +91,14 @@ func asFault(err *store.ChainError) *AuditFault {
 		return nil
 	}
 	return &AuditFault{Seq: err.Seq, Detail: err.Error()}
+}
+
+// End holds the rows against what the log says of its own end, read after them: none may lie behind it.
+func (c *AuditCheck) End(head AuditHead) *AuditFault {
+	if last := c.follow().Last(); last > head.Seq {
+		return &AuditFault{Seq: head.Seq + 1, Detail: fmt.Sprintf("the log says that it ends at row %d, but its rows go on to row %d: its end was set back, or rows were put in behind it", head.Seq, last)}
+	}
+	return nil
 }
 
 // Finish holds the rows against the heads that were kept.

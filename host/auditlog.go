@@ -168,7 +168,7 @@ func ReadAudit(ctx context.Context, s store.Store, tenant string, f AuditFilter)
 	if e.after, err = f.after(); err != nil {
 		return nil, err
 	}
-	if err := s.View(ctx, func(rd store.Reader) (err error) { e.last, err = rd.LogHead(auditChain(tenant)); return err }); err != nil {
+	if err := s.View(ctx, func(rd store.Reader) (err error) { e.last, err = lastRow(rd, tenant); return err }); err != nil {
 		return nil, err
 	}
 	if time.Time(f.To).IsZero() {
@@ -190,6 +190,20 @@ func ReadAudit(ctx context.Context, s store.Store, tenant string, f AuditFilter)
 		e.last = from
 	}
 	return e, nil
+}
+
+// lastRow is the number of the last row that there is. That is the head's, unless somebody changed the database: rows behind it are to be
+// seen, too.
+func lastRow(rd store.Reader, tenant string) (uint64, error) {
+	last, err := rd.LogHead(auditChain(tenant))
+	for err == nil {
+		var behind []store.Entry
+		if behind, err = auditEntries(rd, tenant, last, auditBatch); len(behind) == 0 {
+			break
+		}
+		last = behind[len(behind)-1].Seq
+	}
+	return last, err
 }
 
 func (e *AuditExport) read(ctx context.Context, after uint64, limit int) (rows []AuditRow, err error) {

@@ -17,7 +17,8 @@ type Store interface {
 
 	// Commit applies c, all or nothing. When it returns nil the change is durable (it survives power loss), and
 	// visible to every View that begins afterwards; nobody has seen it before. A failed precondition returns
-	// ErrConflict, a change that Check refuses ErrTooLarge, a medium without room ErrFull; all leave nothing behind.
+	// ErrConflict, a change that Check refuses ErrTooLarge, a medium without room ErrFull, a chained append to a log whose end was
+	// tampered with ErrCorrupt; all leave nothing behind.
 	// The context counts only until the change is accepted: afterwards the outcome is awaited, so that
 	// a caller never leaves without knowing it. The change's slices must not be modified afterwards: the feed shares them.
 	Commit(ctx context.Context, c *Change) (Receipt, error)

@@ -26,8 +26,21 @@ import (
 type auditSource struct {
 	tenant string // "" when the first row tells
 	head   func() (host.AuditHead, error)
-	rows   func(client.AuditFilter) func(yield func(json.RawMessage, error) bool)
+	rows   func(client.AuditFilter) func(yield func(auditLine, error) bool)
 	close  func() error
+}
+
+// auditLine is a row as it is exported. One that comes from a folder has itself beside it, as it is stored there.
+type auditLine struct {
+	text   json.RawMessage
+	stored *host.AuditRow
+}
+
+func (l auditLine) check(c *host.AuditCheck) *host.AuditFault {
+	if l.stored != nil {
+		return c.Stored(*l.stored)
+	}
+	return c.Row(l.text)
 }
 
 // auditAt opens the source that the flags name. With --data nothing but the database is opened, and nothing is written into it.
@@ -46,10 +59,10 @@ func (a *app) auditAt(c *cobra.Command, tenant string) (*auditSource, error) {
 				err = r.call(ctx, http.MethodGet, "/v1/audit/head", nil, &h)
 				return h, err
 			},
-			rows: func(f client.AuditFilter) func(func(json.RawMessage, error) bool) {
-				return func(yield func(json.RawMessage, error) bool) {
+			rows: func(f client.AuditFilter) func(func(auditLine, error) bool) {
+				return func(yield func(auditLine, error) bool) {
 					for line, err := range r.AuditExport(ctx, f) {
-						if !yield(line, r.explain(ctx, err)) {
+						if !yield(auditLine{text: line}, r.explain(ctx, err)) {
 							return
 						}
 					}
@@ -69,15 +82,15 @@ func (a *app) auditAt(c *cobra.Command, tenant string) (*auditSource, error) {
 	return &auditSource{
 		tenant: tenant,
 		head:   func() (host.AuditHead, error) { return host.ReadAuditHead(ctx, s, tenant) },
-		rows: func(f client.AuditFilter) func(func(json.RawMessage, error) bool) {
-			return func(yield func(json.RawMessage, error) bool) { storedRows(ctx, s, tenant, f, yield) }
+		rows: func(f client.AuditFilter) func(func(auditLine, error) bool) {
+			return func(yield func(auditLine, error) bool) { storedRows(ctx, s, tenant, f, yield) }
 		},
 		close: s.Close,
 	}, nil
 }
 
 // storedRows reads an export from a store.
-func storedRows(ctx context.Context, s store.Store, tenant string, f client.AuditFilter, yield func(json.RawMessage, error) bool) {
+func storedRows(ctx context.Context, s store.Store, tenant string, f client.AuditFilter, yield func(auditLine, error) bool) {
 	e, err := host.ReadAudit(ctx, s, tenant, host.AuditFilter{After: f.After, From: host.Time(f.From), To: host.Time(f.To)})
 	for err == nil {
 		var rows []host.AuditRow
@@ -86,13 +99,13 @@ func storedRows(ctx context.Context, s store.Store, tenant string, f client.Audi
 		}
 		for _, row := range rows {
 			line, merr := marshal(row)
-			if !yield(line, merr) || merr != nil {
+			if !yield(auditLine{line, &row}, merr) || merr != nil {
 				return
 			}
 		}
 	}
 	if !errors.Is(err, io.EOF) {
-		yield(nil, err)
+		yield(auditLine{}, err)
 	}
 }
 
@@ -167,7 +180,7 @@ number of the last row that you have.`,
 			out := bufio.NewWriter(a.stdout)
 			for line, err := range src.rows(f) {
 				if err == nil {
-					_, err = out.WriteString(visibleJSON(string(line)) + "\n")
+					_, err = out.WriteString(visibleJSON(string(line.text)) + "\n")
 				}
 				if err != nil {
 					_ = out.Flush() // what came is good; --after goes on behind it
@@ -186,6 +199,7 @@ number of the last row that you have.`,
 
 // verdict is what a check found.
 type verdict struct {
+	// OK says that nothing is amiss, and that there are hashes that vouch for it, unless the caller does without.
 	OK     bool              `json:"ok"`
 	Rows   uint64            `json:"rows"`
 	Faults []host.AuditFault `json:"faults"`
@@ -210,12 +224,13 @@ func (v *verdict) add(faults ...host.AuditFault) {
 func (a *app) auditVerifyCommand() *cobra.Command {
 	var tenant, file string
 	var kept []string
+	var unchained bool
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Check that no row was changed, removed, moved or put in",
 		Long: `Checks every row against its hash and against the row before it: of a host over the wire, of the data folder of a stopped host (the database
 alone, no key is needed), or of a file that "pawl audit export" wrote. With --head it also tells whether the end was cut off, or the log written
-anew, since that head was kept. Ends with code 8 when something is not as it was written.`,
+anew, since that head was kept. Ends with code 8 when something is not as it was written, or when no row has a hash, so that nothing can tell.`,
 		Example: `  pawl audit verify --head "$(tail -n 1 kept-elsewhere)"
   pawl audit verify --data /var/lib/pawl --tenant acme
   pawl audit verify --file november.jsonl`,
@@ -235,12 +250,16 @@ anew, since that head was kept. Ends with code 8 when something is not as it was
 			if err != nil {
 				return err
 			}
+			if v.Begun == 0 && v.Rows > 0 && !unchained {
+				v.OK = false
+			}
 			return a.tellVerdict(v, len(kept))
 		},
 	}
 	a.dataFlags(c, &tenant)
 	c.Flags().StringVar(&file, "file", "", "check this `FILE` of JSON lines; - is standard input")
 	c.Flags().StringArrayVar(&kept, "head", nil, "a head that was kept elsewhere, `SEQ:HASH` (repeatable)")
+	c.Flags().BoolVar(&unchained, "allow-unchained", false, "accept rows without a single hash: a release that did not chain wrote them all")
 	return c
 }
 
@@ -258,7 +277,8 @@ func parseHead(text string) (host.AuditHead, error) {
 
 func (a *app) verify(c *cobra.Command, check *host.AuditCheck, tenant, file string) (v verdict, err error) {
 	v.Faults = []host.AuditFault{}
-	var rows func(func(json.RawMessage, error) bool)
+	var rows func(func(auditLine, error) bool)
+	var head func() (host.AuditHead, error)
 	if file != "" {
 		in := a.stdin
 		if file != "-" {
@@ -278,7 +298,8 @@ func (a *app) verify(c *cobra.Command, check *host.AuditCheck, tenant, file stri
 		defer func() { err = errors.Join(err, src.close()) }()
 		check.Tenant = src.tenant
 		// What the log says of its own end comes first: rows may follow while it is read.
-		h, err := src.head()
+		head = src.head
+		h, err := head()
 		if err != nil {
 			return v, err
 		}
@@ -290,7 +311,16 @@ func (a *app) verify(c *cobra.Command, check *host.AuditCheck, tenant, file stri
 			return v, err
 		}
 		v.Rows++
-		if f := check.Row(line); f != nil {
+		if f := line.check(check); f != nil {
+			v.add(*f)
+		}
+	}
+	if head != nil {
+		end, err := head() // again: it has grown with the rows
+		if err != nil {
+			return v, err
+		}
+		if f := check.End(end); f != nil {
 			v.add(*f)
 		}
 	}
@@ -301,17 +331,17 @@ func (a *app) verify(c *cobra.Command, check *host.AuditCheck, tenant, file stri
 }
 
 // fileRows yields the lines of a file. The last may be without its line break.
-func fileRows(r io.Reader) func(func(json.RawMessage, error) bool) {
-	return func(yield func(json.RawMessage, error) bool) {
+func fileRows(r io.Reader) func(func(auditLine, error) bool) {
+	return func(yield func(auditLine, error) bool) {
 		in := bufio.NewReaderSize(r, 64<<10)
 		for {
 			line, err := in.ReadBytes('\n')
-			if line = bytes.TrimSpace(line); len(line) > 0 && !yield(line, nil) {
+			if line = bytes.TrimSpace(line); len(line) > 0 && !yield(auditLine{text: line}, nil) {
 				return
 			}
 			if err != nil {
 				if !errors.Is(err, io.EOF) {
-					yield(nil, err)
+					yield(auditLine{}, err)
 				}
 				return
 			}
@@ -325,6 +355,10 @@ func (a *app) tellVerdict(v verdict, kept int) error {
 		if err := a.printJSON(v); err != nil {
 			return err
 		}
+	}
+	if !v.OK && len(v.Faults) == 0 {
+		return &exitError{exitTampered, fmt.Errorf("nothing vouches for rows %d to %d of tenant %s: not one has a hash. If they are from before the log was chained, say --allow-unchained; else the hashes were taken out",
+			v.First, v.Last, visible(v.Tenant))}
 	}
 	if !v.OK {
 		if !a.json {
@@ -343,11 +377,12 @@ func (a *app) tellVerdict(v verdict, kept int) error {
 	if a.json {
 		return nil
 	}
-	fmt.Fprintf(a.stdout, "rows %d to %d of tenant %s are as they were written\n", v.First, v.Last, visible(v.Tenant))
-	switch {
-	case v.Begun == 0:
-		fmt.Fprintln(a.stdout, "but nothing vouches for them: they are from before the log was chained")
-	case v.Begun > v.First:
+	if v.Begun == 0 {
+		fmt.Fprintf(a.stdout, "rows %d to %d of tenant %s are without a hole, and nothing vouches for what they say: none has a hash\n", v.First, v.Last, visible(v.Tenant))
+	} else {
+		fmt.Fprintf(a.stdout, "rows %d to %d of tenant %s are as they were written\n", v.First, v.Last, visible(v.Tenant))
+	}
+	if v.Begun > v.First {
 		fmt.Fprintf(a.stdout, "the chain begins at row %d: nothing vouches for those before it\n", v.Begun)
 	}
 	if kept == 0 {

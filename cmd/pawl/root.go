@@ -23,13 +23,14 @@ const (
 	exitConflict = 5 // somebody was first, something changed, or it is too late
 	exitWaiting  = 6 // the run waits for a decision, or for its planner
 	exitAway     = 7 // the host cannot be reached, or asks to come back later
-	exitTampered = 8 // a check of the audit log found that it is not what was written
+	exitTampered = 8 // a check of the audit log found that it is not what was written, or that nothing can tell
 )
 
 const exitHelp = `
 Exit codes: 0 done, 1 failed (also: the run ended failed or cancelled), 2 usage, 3 not found, 4 refused (no valid key, or
 policy), 5 conflict (already decided, changed, expired), 6 the run waits for a decision (or for its planner), 7 the host
-is not reachable or asks to come back later, 8 the audit log is not what was written.`
+is not reachable or asks to come back later, 8 the audit log is not what was
+written, or nothing can tell.`
 
 // exitError carries an exit code up to run. An error without one is exitFailed.
 type exitError struct {

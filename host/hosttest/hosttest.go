@@ -315,11 +315,7 @@ func (h *Host) checkAudit() {
 				return
 			}
 			for _, row := range rows {
-				line, err := json.Marshal(row)
-				if err != nil {
-					h.t.Error(err)
-				}
-				if fault := check.Row(line); fault != nil {
+				if fault := check.Stored(row); fault != nil {
 					h.t.Errorf("the audit of %s: %s", tenant, fault)
 				}
 			}

@@ -25,14 +25,12 @@ func encodeLinks(e store.Entry) []byte {
 	return append(b, e.Data...)
 }
 
-// decodeEntry reads an entry; its number is in its key.
+// decodeEntry reads an entry; its number is in its key. One that is too short for its links has none: whoever follows the chain sees
+// that, and the entries around it can be read on.
 func decodeEntry(it *badger.Item) (store.Entry, error) {
 	raw, err := it.ValueCopy(nil)
-	if err != nil || it.UserMeta() != metaChained {
+	if err != nil || it.UserMeta() != metaChained || len(raw) < chainLinks {
 		return store.Entry{Data: raw}, err
-	}
-	if len(raw) < chainLinks {
-		return store.Entry{}, fmt.Errorf("%w: links of a log entry", store.ErrCorrupt)
 	}
 	e := store.Entry{Data: raw[chainLinks:]}
 	copy(e.Prev[:], raw)
@@ -60,4 +58,15 @@ func readHead(txn *badger.Txn, log store.Key) (h head, err error) {
 	copy(h.hash[:], rest)
 	h.seq = seq
 	return h, err
+}
+
+// endsAt returns ErrCorrupt when a log has entries behind its head. No commit leaves any: somebody else took the head away, set it back,
+// or put them there, and the next append would go over what was written.
+func endsAt(txn *badger.Txn, log store.Key, h head) error {
+	it := iterate(txn, entryPrefix(log), false)
+	defer it.Close()
+	if it.Seek([]byte(entryKey(log, h.seq+1))); it.Valid() {
+		return fmt.Errorf("%w: a log has entries behind entry %d, where its head says that it ends", store.ErrCorrupt, h.seq)
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package badgerstore_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -101,6 +102,7 @@ func TestTamperedEntriesShow(t *testing.T) {
 			}
 			return txn.Set(rawEntry(log, 4), v[64:])
 		}, []string{"row 4 has no hash"}},
+		"too short for its links": {func(txn *badger.Txn) error { return set(txn, 4, []byte("x")) }, []string{"row 4 has no hash"}},
 		"inserted": {func(txn *badger.Txn) error {
 			v, err := value(txn, 6)
 			if err != nil {
@@ -135,6 +137,55 @@ func TestTamperedEntriesShow(t *testing.T) {
 			}
 			if len(got) != len(c.want) {
 				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// Entries behind the head are not gone over, not even in part: the log takes no append any more, and others do.
+func TestNoAppendGoesOverEntries(t *testing.T) {
+	t.Parallel()
+	log, other := store.K("t", "demo", "audit"), store.K("t", "demo", "audits")
+	for name, do := range map[string]func(*badger.Txn) error{
+		"the head is gone":     func(txn *badger.Txn) error { return txn.Delete([]byte("h" + string(log))) },
+		"the head is set back": func(txn *badger.Txn) error { return txn.Set([]byte("h"+string(log)), binary.AppendUvarint(nil, 2)) },
+		"an entry was put in":  func(txn *badger.Txn) error { return txn.Set(rawEntry(log, 4), []byte("put in")) },
+		"one far behind":       func(txn *badger.Txn) error { return txn.Set(rawEntry(log, 1<<40), []byte("put in")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			s := open(t, dir, badgerstore.Options{})
+			add := func(log store.Key) error {
+				_, err := s.Commit(context.Background(), &store.Change{Appends: []store.Append{{Log: log, Data: []byte("entry"), Chained: true}}})
+				return err
+			}
+			for range 3 {
+				if err := errors.Join(add(log), add(other)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s.Badger().Update(do); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = open(t, dir, badgerstore.Options{})
+			defer s.Close()
+			for range 2 {
+				if err := add(log); !errors.Is(err, store.ErrCorrupt) {
+					t.Errorf("%v, want ErrCorrupt", err)
+				}
+			}
+			if err := add(other); err != nil {
+				t.Errorf("another log: %v", err)
+			}
+			if err := s.DeleteRange(context.Background(), log); err != nil {
+				t.Fatal(err)
+			}
+			if err := add(log); err != nil {
+				t.Errorf("a log that begins again: %v", err)
 			}
 		})
 	}

@@ -282,7 +282,7 @@ func (p *plan) add(r *request) error {
 		}
 	}
 	for _, a := range r.appends {
-		if err := p.loadHead(a.Log); err != nil {
+		if err := p.loadHead(a.Log, a.Chained); err != nil {
 			return err
 		}
 	}
@@ -332,15 +332,19 @@ func (p *plan) versionOf(key string) (uint64, error) {
 	return v, err
 }
 
-// loadHead makes p.heads know the last number of a log.
-func (p *plan) loadHead(log store.Key) error {
+// loadHead makes p.heads know the last number of a log. Of a chained log it looks behind the head, too, when it reads it from the
+// database: the first time, and the log is then this process's alone.
+func (p *plan) loadHead(log store.Key, chained bool) error {
 	if _, ok := p.heads[log]; ok {
 		return nil
 	}
 	h, ok := p.state.heads.get(log)
 	if !ok {
 		var err error
-		if h, err = readHead(p.txn, log); err != nil {
+		if h, err = readHead(p.txn, log); err == nil && chained {
+			err = endsAt(p.txn, log, h)
+		}
+		if err != nil {
 			return err
 		}
 	}
