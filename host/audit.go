@@ -100,6 +100,23 @@ func addRow(c *store.Change, tenant string, r auditRecord) {
 	c.Chain(auditChain(tenant), r.encode())
 }
 
+// writeRows commits a change that is nothing but rows, of several tenants. A log that takes no row any more, because somebody tampered with
+// it, costs the other tenants none of theirs; lost is how many could not be written.
+func (h *Host) writeRows(ctx context.Context, c *store.Change) (lost int, err error) {
+	if _, err = h.write(ctx, c); err == nil {
+		return 0, nil
+	}
+	if !errors.Is(err, store.ErrCorrupt) {
+		return len(c.Appends), err
+	}
+	for _, a := range c.Appends {
+		if _, werr := h.write(ctx, &store.Change{Appends: []store.Append{a}}); werr != nil {
+			lost, err = lost+1, werr
+		}
+	}
+	return lost, err
+}
+
 // auditRow is the row of an entry. One that cannot be read says so instead of hiding the rows around it: a check of the chain tells
 // what happened to it.
 func auditRow(tenant string, e store.Entry) AuditRow {
@@ -175,11 +192,11 @@ func (h *Host) Note(ctx context.Context, n Note) error {
 		for _, t := range part {
 			addRow(&c, t, rec)
 		}
-		if _, err := h.write(ctx, &c); err != nil {
-			return err
+		if _, werr := h.writeRows(ctx, &c); werr != nil {
+			err = werr
 		}
 	}
-	return nil
+	return err
 }
 
 // tenants are those that a key was ever made in.

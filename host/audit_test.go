@@ -20,6 +20,7 @@ import (
 	"github.com/pawlhost/pawl/host/hosttest"
 	"github.com/pawlhost/pawl/host/telemetry"
 	"github.com/pawlhost/pawl/store"
+	"github.com/pawlhost/pawl/store/memstore"
 )
 
 // lines is an export of the whole audit log of a tenant, as the wire writes it.
@@ -166,6 +167,43 @@ func TestAudit_CheckFindsWhatWasDone(t *testing.T) {
 		if c.want == "" && got != nil || c.want != "" && (len(got) == 0 || !strings.HasPrefix(got[0], c.want)) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// tampered is a store with a log that takes no entry any more.
+type tampered struct {
+	store.Store
+	log store.Key
+}
+
+func (s tampered) Commit(ctx context.Context, c *store.Change) (store.Receipt, error) {
+	for _, a := range c.Appends {
+		if a.Log == s.log {
+			return store.Receipt{}, fmt.Errorf("%w: its end", store.ErrCorrupt)
+		}
+	}
+	return s.Store.Commit(ctx, c)
+}
+
+// What is written for many tenants at once is written for those whose log is well.
+func TestAudit_OneTamperedLogCostsNobodyElseARow(t *testing.T) {
+	t.Parallel()
+	under := memstore.New()
+	t.Cleanup(func() { _ = under.Close() })
+	first := hosttest.New(t, hosttest.Options{Store: under, Idle: true})
+	for _, tenant := range []string{"demo", "other"} {
+		if _, err := first.EnsureKey(t.Context(), tenant, host.NewKey{Principal: "p", Roles: []string{"member"}, Kind: "user"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first.Stop()
+	before := len(first.AuditRows("other"))
+	h := hosttest.New(t, hosttest.Options{Store: tampered{under, store.K("t", "demo", "audit")}, Idle: true})
+	if err := h.Note(t.Context(), host.Note{Action: "tick"}); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("%v, want ErrCorrupt", err)
+	}
+	if rows := h.AuditRows("other"); len(rows) != before+1 || rows[before].Action != "tick" {
+		t.Errorf("%+v after %d rows", rows, before)
 	}
 }
 

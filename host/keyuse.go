@@ -102,8 +102,8 @@ func (h *Host) writeKeyUses(ctx context.Context, first *keyUse) {
 		if c.Empty() {
 			return
 		}
-		if _, err := h.write(ctx, &c); err != nil {
-			h.log.Warn("the audit has no row of a key's use", "keys", len(c.Appends), "error", err)
+		if lost, err := h.writeRows(ctx, &c); err != nil {
+			h.log.Warn("the audit has no row of a key's use", "keys", lost, "error", err)
 			return
 		}
 	}
