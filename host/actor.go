@@ -43,10 +43,12 @@ func (a Actor) Has(roles ...string) bool {
 	return slices.ContainsFunc(a.Roles, func(r string) bool { return slices.Contains(roles, r) })
 }
 
+const operatorName = "operator"
+
 // Operator is who can write the data folder of a stopped host, and so can do everything: an owner of the tenant, and of all
 // tenants. Its rights are narrowed by nothing that is stored.
 func Operator(tenant string) Actor {
-	return Actor{Tenant: tenant, ID: "operator", Kind: KindUser, Roles: []string{RoleOwner}, credential: &credential{operator: true}}
+	return Actor{Tenant: tenant, ID: operatorName, Kind: KindUser, Roles: []string{RoleOwner}, credential: &credential{operator: true}}
 }
 
 func (a Actor) isOperator() bool { return a.credential != nil && a.credential.operator }

@@ -54,6 +54,7 @@ var refusals = map[string]string{
 	"service_never_decides": "a service never decides, whatever its roles; use the key of a person",
 	"service_never_grants":  "a service never gives rights, whatever its roles; use the key of a person",
 	"owner_grants_owner":    "only an owner makes or changes an owner; ask one",
+	"owner_names_new":       "tokens of an identity provider count here, so the name may be an owner's: only an owner makes its first record or key; ask one",
 	"owner_revokes_owner":   "only an owner takes an owner or their keys away; ask one",
 	"policy_undefined":      "policy gave no answer, and then nothing is allowed; ask the operator",
 	"unknown_role":          "the roles are owner, admin and member",

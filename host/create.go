@@ -41,8 +41,8 @@ func (h *Host) CreateRun(ctx context.Context, a Actor, idem Idempotency, body La
 		if err := h.allow(ctx, a, "run.act_as", res); err != nil {
 			return Run{}, h.refused(ctx, a, "run.act_as", "principal", subject, err)
 		}
-		if !principalName.MatchString(subject) {
-			return Run{}, invalid("/user", "a principal's name has 1 to 128 letters, digits and . _ @ + -, and begins with a letter or digit")
+		if err := checkName(subject, "/user"); err != nil {
+			return Run{}, err
 		}
 	}
 	if len(req.SessionID) > 256 {

@@ -52,7 +52,7 @@ func (h *Host) byToken(ctx context.Context, token string) (Actor, error) {
 		return Actor{}, errBadCredential
 	}
 	known := false
-	if principalName.MatchString(id.Tenant) && principalName.MatchString(id.Principal) {
+	if principalName.MatchString(id.Tenant) && principalName.MatchString(id.Principal) && !reserved(id.Principal) {
 		if known, err = h.knowsTenant(ctx, id.Tenant); err != nil {
 			return Actor{}, err
 		}
@@ -61,10 +61,14 @@ func (h *Host) byToken(ctx context.Context, token string) (Actor, error) {
 		h.log.Debug("a bearer token was refused", "reason", "its tenant, principal, kind or roles are none of this host")
 		return Actor{}, errBadCredential
 	}
-	return h.narrow(ctx, Actor{
+	a, err := h.narrow(ctx, Actor{
 		Tenant: id.Tenant, ID: id.Principal, KeyID: tokenKeyID(id.Tenant, id.Principal),
 		credential: &credential{kind: id.Kind, roles: id.Roles, until: id.Until},
 	})
+	if now := h.now(); now.Before(id.Until) {
+		h.keyUses.told(ctx, id.Tenant, auditRecord{ActorKind: id.Kind, Actor: id.Principal, TargetKind: "token", Target: id.Principal}, CodeOf(err), now)
+	}
+	return a, err
 }
 
 // Until is when the actor's credential ends by itself; zero means never.

@@ -132,3 +132,51 @@ func TestInvariant7_AnAdminNeitherNarrowsNorBecomesAnOwnerWhoComesByToken(t *tes
 	other := person("other", "other_admin", "admin")
 	put(t, h, other, "new", host.PrincipalDoc{Roles: []string{"member"}})
 }
+
+// A provider's tokens are told as keys are: the first use a day, and the first refusal of somebody who was stopped.
+func TestAudit_TokenUse(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, hosttest.Options{Idle: true, Config: func(c *host.Config) { c.Tokens = byToken }})
+	ensure(t, h, "demo", "owner", "user", "owner")
+	for range 3 {
+		token(t, h, "demo/tina/user", "admin")
+	}
+	put(t, h, hosttest.Owner, "tina", host.PrincipalDoc{Roles: []string{"admin"}, Disabled: true})
+	for range 3 {
+		_, err := h.Authenticate(t.Context(), "eyJ.demo/tina/user.admin")
+		refusal(t, err, host.CodeUnauthenticated)
+	}
+	h.Start() // what waits is written when the host ends
+	h.Stop()
+	var got []string
+	for _, r := range h.AuditRows("demo") {
+		if r.Action == "key.use" {
+			got = append(got, strings.Join([]string{*r.ActorID, r.ActorKind, r.TargetKind, r.TargetID, r.Outcome, r.Reason}, " "))
+		}
+	}
+	if want := []string{"tina user token tina ok ", "tina user token tina denied disabled"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What the host itself does must not look like a person's act.
+func TestNobodyHasANameOfTheHostsOwn(t *testing.T) {
+	t.Parallel()
+	h := hosttest.New(t, withTokens(""))
+	put(t, h, hosttest.Owner, "bot", host.PrincipalDoc{Roles: []string{"member"}, Kind: "service", ActAs: true})
+	bot := login(t, h, ensure(t, h, "demo", "bot", "service", "member"))
+	h.Agent("pay", `{"planner":{"kind":"external"},"tools":[]}`)
+	for _, name := range []string{"system", "operator"} {
+		refusal(t, save(h, hosttest.Owner, name, host.PrincipalDoc{Roles: []string{"member"}}), host.CodeInvalid)
+		_, err := h.CreateKey(t.Context(), hosttest.Owner, host.Idempotency{}, hosttest.Body(host.NewKey{Principal: name, Kind: "user", Roles: []string{"admin"}}))
+		refusal(t, err, host.CodeInvalid)
+		_, err = h.EnsureKey(t.Context(), "demo", host.NewKey{Principal: name, Kind: "user", Roles: []string{"owner"}})
+		refusal(t, err, host.CodeInvalid)
+		_, err = h.CreateTenant(t.Context(), host.Operator("demo"), host.Idempotency{}, hosttest.Body(host.NewTenant{Name: "new", Owner: name}))
+		refusal(t, err, host.CodeInvalid)
+		_, err = h.Authenticate(t.Context(), "eyJ.demo/"+name+"/user.owner")
+		refusal(t, err, host.CodeUnauthenticated)
+		_, err = h.CreateRun(t.Context(), bot, host.Idempotency{}, hosttest.Body(host.NewRun{Agent: "pay", User: name}))
+		refusal(t, err, host.CodeInvalid)
+	}
+}

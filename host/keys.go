@@ -24,6 +24,22 @@ const keyPrefix = "pawl_"
 
 var principalName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
 
+const nameShape = "a principal's name has 1 to 128 letters, digits and . _ @ + -, and begins with a letter or digit"
+
+// checkName holds the name of somebody new to what a name can be. The host's own are nobody's: what it does itself, and what is done to the
+// folder of a stopped host, must not look like a person's act.
+func checkName(name, pointer string) error {
+	if !principalName.MatchString(name) {
+		return invalid(pointer, nameShape)
+	}
+	if reserved(name) {
+		return invalid(pointer, "%s is a name of the host's own; choose another", name)
+	}
+	return nil
+}
+
+func reserved(name string) bool { return name == KindSystem || name == operatorName }
+
 // Authenticate finds the principal of a bearer credential, with the rights that it has at this moment. Every refusal looks the same.
 func (h *Host) Authenticate(ctx context.Context, bearer string) (Actor, error) {
 	if looksSigned(bearer) {
@@ -31,7 +47,7 @@ func (h *Host) Authenticate(ctx context.Context, bearer string) (Actor, error) {
 	}
 	k, at, err := h.keyOf(ctx, bearer)
 	if errors.Is(err, errRevokedKey) {
-		h.keyUses.used(ctx, &k, useRevoked, h.now())
+		h.keyUses.used(ctx, k.Tenant, useOf(&k), useRevoked, h.now())
 	}
 	if err != nil {
 		return Actor{}, err
@@ -40,12 +56,7 @@ func (h *Host) Authenticate(ctx context.Context, bearer string) (Actor, error) {
 		Tenant: k.Tenant, ID: k.Principal, KeyID: k.ID, credential: &credential{key: true, kind: k.Kind, roles: k.Roles},
 		read: []reading{at},
 	})
-	switch CodeOf(err) {
-	case "":
-		h.keyUses.used(ctx, &k, useGood, h.now())
-	case CodeUnauthenticated:
-		h.keyUses.used(ctx, &k, useDisabled, h.now())
-	}
+	h.keyUses.told(ctx, k.Tenant, useOf(&k), CodeOf(err), h.now())
 	return a, err
 }
 
@@ -182,7 +193,7 @@ func (p personRecord) checkKey(req NewKey) error {
 
 func checkKey(req NewKey) error {
 	if !principalName.MatchString(req.Principal) {
-		return invalid("/principal", "a principal's name has 1 to 128 letters, digits and . _ @ + -, and begins with a letter or digit")
+		return invalid("/principal", nameShape)
 	}
 	if req.Kind != KindUser && req.Kind != KindService {
 		return invalid("/kind", "say user or service")
@@ -233,6 +244,11 @@ func (h *Host) EnsureKey(ctx context.Context, tenant string, req NewKey) (Key, e
 // newKey makes a key of the principal, and the principal if there is none of the name. The principal is written in any case, so
 // that of making a key and removing its principal one comes first.
 func (h *Host) newKey(ctx context.Context, by Actor, p personRecord, req NewKey) (*store.Change, store.APIKey, string, error) {
+	if !p.exists() {
+		if err := checkName(req.Principal, "/principal"); err != nil {
+			return nil, store.APIKey{}, "", err
+		}
+	}
 	secret := make([]byte, 32)
 	h.randMu.Lock()
 	_, err := io.ReadFull(h.rand, secret)

@@ -9,7 +9,7 @@ import (
 	"github.com/pawlhost/pawl/store"
 )
 
-// keyUses tells the audit of the first use of each key on each day (UTC), as this process sees it. A request only looks into a
+// keyUses tells the audit of the first use of each key, and of a provider's tokens by each principal, on each day (UTC), as this process sees it. A request only looks into a
 // map; the rows are written behind its back. What does not fit the queue is told by the key's next use.
 type keyUses struct {
 	mu    sync.Mutex
@@ -41,9 +41,24 @@ const (
 	useDisabled = "disabled" // the principal, or the tenant
 )
 
-// used notes the use of a key by who has its secret. It never waits.
-func (u *keyUses) used(ctx context.Context, k *store.APIKey, refused string, now time.Time) {
-	id := k.ID + refused
+// useOf begins the row of a key's use.
+func useOf(k *store.APIKey) auditRecord {
+	return auditRecord{ActorKind: k.Kind, Actor: k.Principal, TargetKind: "key", Target: k.ID}
+}
+
+// told notes the use of a good credential that was let in or, for its principal or tenant, was not. Other errors are nobody's doing.
+func (u *keyUses) told(ctx context.Context, tenant string, row auditRecord, code Code, now time.Time) {
+	switch code {
+	case "":
+		u.used(ctx, tenant, row, useGood, now)
+	case CodeUnauthenticated:
+		u.used(ctx, tenant, row, useDisabled, now)
+	}
+}
+
+// used notes the use of a credential by who has it. It never waits.
+func (u *keyUses) used(ctx context.Context, tenant string, row auditRecord, refused string, now time.Time) {
+	id := tenant + "/" + row.TargetKind + "/" + row.Target + "/" + refused
 	day := now.Truncate(24 * time.Hour)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -54,15 +69,13 @@ func (u *keyUses) used(ctx context.Context, k *store.APIKey, refused string, now
 	if u.seen[id] {
 		return
 	}
-	row := auditRecord{
-		At: now, ActorKind: k.Kind, Actor: k.Principal, Action: "key.use", TargetKind: "key", Target: k.ID, Outcome: outcomeOK, Trace: telemetry.TraceID(ctx),
-		Detail: mustJSON(map[string]any{"day": day.Format(time.DateOnly)}),
-	}
+	row.At, row.Action, row.Outcome, row.Trace = now, "key.use", outcomeOK, telemetry.TraceID(ctx)
+	row.Detail = mustJSON(map[string]any{"day": day.Format(time.DateOnly)})
 	if refused != "" {
 		row.Outcome, row.Reason = outcomeDenied, refused
 	}
 	select {
-	case u.queue <- keyUse{k.Tenant, row}:
+	case u.queue <- keyUse{tenant, row}:
 		u.seen[id] = true
 	default:
 	}

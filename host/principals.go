@@ -64,7 +64,7 @@ func (h *Host) SavePrincipal(ctx context.Context, a Actor, id string, body Lazy[
 		return v, false, err
 	}
 	if !principalName.MatchString(id) {
-		return v, false, invalid("", "a principal's name has 1 to 128 letters, digits and . _ @ + -, and begins with a letter or digit")
+		return v, false, invalid("", nameShape)
 	}
 	for {
 		if a, err = h.Fresh(ctx, a); err != nil {
@@ -80,7 +80,11 @@ func (h *Host) SavePrincipal(ctx context.Context, a Actor, id string, body Lazy[
 				doc.Kind = was.Kind
 			}
 		}
-		if err := doc.check(); err != nil {
+		err = doc.check()
+		if err == nil && !was.exists() {
+			err = checkName(id, "")
+		}
+		if err != nil {
 			return v, false, err
 		}
 		res := least

@@ -150,8 +150,10 @@ func (h *Host) CreateTenant(ctx context.Context, a Actor, idem Idempotency, body
 	if err := checkTenantName(req.Name, "/name"); err != nil {
 		return Tenant{}, err
 	}
-	if req.Owner != "" && !principalName.MatchString(req.Owner) {
-		return Tenant{}, invalid("/owner", "a principal's name has 1 to 128 letters, digits and . _ @ + -, and begins with a letter or digit")
+	if req.Owner != "" {
+		if err := checkName(req.Owner, "/owner"); err != nil {
+			return Tenant{}, err
+		}
 	}
 	for {
 		if a, err = h.Fresh(ctx, a); err != nil {
