@@ -292,6 +292,9 @@ func (h *Host) tighten(ctx context.Context, s *step, f *frame) error {
 		if d.Effect == policy.Pause && within(d.Rules, c.Passed) {
 			continue
 		}
+		if d.Effect == policy.Pause && len(c.Passed) > 0 {
+			d.Message = askedAgain(d, c.Passed)
+		}
 		h.judge(r, f, c, d)
 		switch c.State {
 		case store.CallFinished:
@@ -301,6 +304,16 @@ func (h *Host) tighten(ctx context.Context, s *step, f *frame) error {
 		}
 	}
 	return nil
+}
+
+// askedAgain tells whoever approved a call why it stands before them once more: the rules that are new, whatever the texts of the old ones say.
+func askedAgain(d policy.Decision, passed []string) string {
+	fresh := slices.DeleteFunc(slices.Clone(d.Rules), func(rule string) bool { return slices.Contains(passed, rule) })
+	text := "It was approved before; what stops it again: " + strings.Join(fresh, ", ") + "."
+	if d.Message != "" {
+		text += "\n" + d.Message
+	}
+	return text
 }
 
 // within reports whether all rules are among those passed. No rules at all is not within: a stop without a rule is a failure

@@ -198,6 +198,9 @@ func (h *Host) approvalView(ctx context.Context, r store.Run, ap *store.Approval
 	if v.Subject == "" {
 		v.Subject = r.CreatedBy
 	}
+	if string(v.Schema) == "{}" {
+		v.Schema = nil // any answer will do
+	}
 	body := c.Arguments
 	if ap.Arguments != nil {
 		body = *ap.Arguments

@@ -258,3 +258,23 @@ func TestReload_ARequestSeesOneSet(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// Whoever approved a call and is asked again reads which rule is new, also where it says nothing itself.
+func TestReload_ASecondQuestionSaysWhatIsNew(t *testing.T) {
+	t.Parallel()
+	folder := newFolder(rules(`pause contains {"rule": "team/old", "message": "of old"} if input.call.tool == "transfer"`))
+	h := hosttest.New(t, hosttest.Options{Rules: folder})
+	h.External("pay", gatedTransfer)
+	r := h.Batch(hosttest.Member, "pay", `[{"tool":"transfer","arguments":{"amount":10}}]`)
+	if got := r.Pause.Approvals[0].Message; strings.Contains(got, "before") {
+		t.Errorf("the first question says %q", got)
+	}
+	folder.change(t, h, rules(`pause contains {"rule": "team/old", "message": "of old"} if input.call.tool == "transfer"
+pause contains {"rule": "team/new"} if input.call.tool == "transfer"`))
+	if _, err := h.DecideAll(hosttest.Admin, r, "approve"); err != nil {
+		t.Fatal(err)
+	}
+	if r = h.Settled(r.ID); r.Pause == nil || r.Pause.Approvals[0].Message != "It was approved before; what stops it again: team/new.\nof old" {
+		t.Errorf("the run is %s, the pause %+v", r.State, r.Pause)
+	}
+}

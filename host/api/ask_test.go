@@ -192,3 +192,21 @@ func TestAskUser_ARejectionIsTold(t *testing.T) {
 		t.Errorf("the observation is %s", got)
 	}
 }
+
+// A schema that says nothing is not shown: there is nothing that an answer has to match.
+func TestAskUser_WithoutASchemaShowsNone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, api.Options{Dev: true}, hosttest.Options{Bundled: bundled.FS})
+	r.asking("any", "{}")
+	r.Agent("none", `{"planner":{"kind":"script","turns":[{"calls":[{"tool_call_id":"q","tool":"ask_user","arguments":{"question":"Which?"}}]},{"final":1}]},"tools":["ask_user"]}`)
+	for _, agent := range []string{"any", "none"} {
+		run := r.Settled(r.Create(hosttest.Member, agent).ID)
+		if run.Pause == nil || run.Pause.Approvals[0].Schema != nil {
+			t.Fatalf("%s: %+v", agent, run.Pause)
+		}
+		a := r.ok("member", "GET", "/v1/approvals/"+run.Pause.Approvals[0].ID, nil)
+		if _, has := a.json["schema"]; has {
+			t.Errorf("%s: %s", agent, a.raw)
+		}
+	}
+}
