@@ -112,6 +112,12 @@ func readModule(rules fs.FS, name string, st fs.FileInfo) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
+	if st, err = f.Stat(); err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() { // it was replaced meanwhile
+		return nil, errors.New("it is not a regular file")
+	}
 	return io.ReadAll(io.LimitReader(f, maxModule+1))
 }
 

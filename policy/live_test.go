@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -62,7 +64,7 @@ func TestLive_TakesWhatHasSettled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, dir, "a.rego", pauses("one"))
-	l := open(t, os.DirFS(dir))
+	l := open(t, Dir(dir))
 	first := l.Current()
 	now := moment
 	look := func(after time.Duration, want Look) {
@@ -109,7 +111,7 @@ func TestLive_ABrokenFolderLeavesTheOldSetInForce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, dir, "a.rego", pauses("one"))
-	l := open(t, os.DirFS(dir))
+	l := open(t, Dir(dir))
 	now := moment
 	settled := func() Look {
 		l.Look(t.Context(), now.Add(time.Minute), false)
@@ -166,7 +168,7 @@ func TestLive_FollowsTheSwapOfAConfigMap(t *testing.T) {
 	link("..v1", "..data")
 	link(filepath.Join("..data", "pay.rego"), "pay.rego")
 	link(filepath.Join("..data", "team"), "team")
-	l := open(t, os.DirFS(dir))
+	l := open(t, Dir(dir))
 	if got := stops(t, l.Current()); !slices.Equal(got, []string{"one", "team"}) {
 		t.Fatalf("stops by %q", got)
 	}
@@ -202,7 +204,7 @@ func TestLive_ALinkThatLeadsBackEnds(t *testing.T) {
 			t.Skip("no symbolic links here:", err)
 		}
 	}
-	if _, err := Open(t.Context(), Options{Rules: os.DirFS(dir)}, moment); err == nil || !strings.Contains(err.Error(), "leads back to itself") {
+	if _, err := Open(t.Context(), Options{Rules: Dir(dir)}, moment); err == nil || !strings.Contains(err.Error(), "leads back to itself") {
 		t.Errorf("%v", err)
 	}
 }
@@ -305,4 +307,42 @@ func TestLive_TwoHundredReloadsUnderLoad(t *testing.T) {
 	}
 	t.Logf("%d answers meanwhile; live heap %d KiB after %d reloads, %d KiB after %d", answers.Load(), early.HeapAlloc>>10, reloads/10, late.HeapAlloc>>10, reloads)
 	runtime.KeepAlive(l)
+}
+
+// late is a folder in which a file becomes a pipe after it was looked at and before it is opened.
+type late struct {
+	dir
+	swap func()
+}
+
+func (l late) Stat(name string) (fs.FileInfo, error) {
+	st, err := l.dir.Stat(name)
+	l.swap()
+	return st, err
+}
+
+func TestLive_APipeInTheLastMomentHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	write(t, path, "a.rego", pauses("one"))
+	swaps := false
+	l := open(t, late{dir(path), func() {
+		if swaps {
+			if err := errors.Join(os.Remove(filepath.Join(path, "a.rego")), syscall.Mkfifo(filepath.Join(path, "a.rego"), 0o600)); err != nil {
+				t.Error(err)
+			}
+		}
+	}})
+	now := moment
+	swaps = true
+	l.Look(t.Context(), now.Add(time.Second), false)
+	swaps = false
+	if look := l.Look(t.Context(), now.Add(time.Minute), true); look != Refused || !strings.Contains(l.Failed().Err.Error(), "a.rego: cannot be read: it is not a regular file") {
+		t.Fatalf("%v, %v", look, l.Failed())
+	}
+	write(t, path, "a.rego", "", "b.rego", pauses("two"))
+	l.Look(t.Context(), now.Add(2*time.Minute), false)
+	if look := l.Look(t.Context(), now.Add(3*time.Minute), false); look != Taken || !slices.Equal(stops(t, l.Current()), []string{"two"}) {
+		t.Errorf("%v, %v", look, stops(t, l.Current()))
+	}
 }

@@ -64,13 +64,13 @@ func TestTestReportsWhatFailsAndWhere(t *testing.T) {
 	// Tests are read as rules are: what the host does not read is not there, and what is not a file is not waited for.
 	dir := t.TempDir()
 	write(t, dir, "pay.rego", pauses("pay"), ".git/old_test.rego", "garbage", "..data/pay_test.rego", "garbage")
-	if results, err := Test(t.Context(), os.DirFS(dir)); err != nil || len(results) != 0 {
+	if results, err := Test(t.Context(), Dir(dir)); err != nil || len(results) != 0 {
 		t.Errorf("names with a dot: %+v, %v", results, err)
 	}
 	if err := syscall.Mkfifo(filepath.Join(dir, "x_test.rego"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Test(t.Context(), os.DirFS(dir)); err == nil || !strings.Contains(err.Error(), "x_test.rego: cannot be read: it is not a regular file") {
+	if _, err := Test(t.Context(), Dir(dir)); err == nil || !strings.Contains(err.Error(), "x_test.rego: cannot be read: it is not a regular file") {
 		t.Errorf("a pipe: %v", err)
 	}
 	if _, err := Test(t.Context(), folder("a_test.rego", "package a\ntest_x if http.send({})")); err == nil || !strings.Contains(err.Error(), "a_test.rego:2") {

@@ -140,7 +140,7 @@ func (a *app) evalHere(c *cobra.Command, in *policy.Input, agentFile string) err
 		if st, err := os.Stat(a.rules); err != nil || !st.IsDir() {
 			return usagef("--rules %s is not a folder", a.rules)
 		}
-		rules = os.DirFS(a.rules)
+		rules = policy.Dir(a.rules)
 	}
 	live, err := policy.Open(c.Context(), policy.Options{Rules: rules}, time.Now())
 	if err != nil {

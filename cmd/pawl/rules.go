@@ -92,7 +92,7 @@ Exit codes: 0 a host would take the folder and its tests pass, 1 it would not, a
 			if st, err := os.Stat(args[0]); err != nil || !st.IsDir() {
 				return usagef("%s is not a folder", args[0])
 			}
-			rules := os.DirFS(args[0])
+			rules := policy.Dir(args[0])
 			live, err := policy.Open(c.Context(), policy.Options{Rules: rules}, time.Now())
 			if err != nil {
 				return err

@@ -283,7 +283,7 @@ func (a *app) build(ctx context.Context, log *slog.Logger, told *telemetry.Telem
 	}()
 	var rules fs.FS
 	if a.rules != "" {
-		rules = os.DirFS(a.rules)
+		rules = policy.Dir(a.rules)
 	}
 	live, err := policy.Open(ctx, policy.Options{Rules: rules}, time.Now())
 	if err != nil {
