@@ -117,7 +117,7 @@ func TestInvariant2_3_4_8_12_SIGKILL(t *testing.T) {
 		T: t, rnd: rand.New(rand.NewPCG(seed, 0)), file: filepath.Join(t.TempDir(), "counted"),
 		audit: host.AuditCheck{Tenant: "demo"}, created: map[string]bool{}, acked: map[string]string{}, checked: map[string]bool{}, rejected: map[string]bool{}, counted: map[string]int{},
 	}
-	c.child = &child{exe: crashProgram(t), data: filepath.Join(t.TempDir(), "data"), listen: "127.0.0.1:0", env: []string{"PAWL_CRASH_FILE=" + c.file}}
+	c.child = &child{exe: plainProgram(t, "pawl-crash"), data: filepath.Join(t.TempDir(), "data"), listen: "127.0.0.1:0", env: []string{"PAWL_CRASH_FILE=" + c.file}}
 	c.start()
 	c.save()
 	for round := range rounds {
@@ -163,16 +163,17 @@ type crash struct {
 	counted  map[string]int  // approved call → lines in the file when its result was first seen
 }
 
-// crashProgram is this test binary as pawl-crash; built again without the race detector, which would only slow it down.
-func crashProgram(t *testing.T) string {
+// plainProgram is this test binary under a name that it knows; built again without the race detector, where that would only slow it
+// down.
+func plainProgram(t *testing.T, name string) string {
 	if !raceEnabled {
-		exe, err := exec.LookPath("pawl-crash")
+		exe, err := exec.LookPath(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return exe
 	}
-	exe := filepath.Join(t.TempDir(), "pawl-crash")
+	exe := filepath.Join(t.TempDir(), name)
 	if out, err := exec.Command("go", "test", "-c", "-o", exe, ".").CombinedOutput(); err != nil {
 		t.Fatalf("go test -c: %v\n%s", err, out)
 	}

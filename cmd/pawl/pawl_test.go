@@ -36,14 +36,18 @@ func TestMain(m *testing.M) {
 //	crash NAME, term NAME end it with SIGKILL, or with SIGTERM and a good exit
 //	exits CODE CMD…      runs a command that must end with this code
 //	keep VAR             keeps the last output, trimmed, in a variable
+//
+// Under the race detector the hosts have it; the commands that are typed are hundreds, and begin faster without.
 func TestScripts(t *testing.T) {
 	t.Parallel()
+	typed := filepath.Dir(plainProgram(t, "pawl"))
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
 			e.Values[hosts{}] = map[string]*child{}
+			e.Setenv("PATH", typed+string(filepath.ListSeparator)+e.Getenv("PATH"))
 			for _, name := range []string{"files.wasm", "files.json"} {
 				raw, err := bundled.FS.ReadFile(name)
 				if err == nil {
