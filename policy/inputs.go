@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/open-policy-agent/opa/v1/ast"
 )
 
@@ -185,30 +186,9 @@ func wrongRef(e *ast.Error) string {
 func nearest(name string, names []string) string {
 	best, far := "", len(name)/2+1
 	for _, n := range names {
-		if d := distance(name, n); d < far {
+		if d := levenshtein.ComputeDistance(name, n); d < far {
 			best, far = n, d
 		}
 	}
 	return best
-}
-
-// distance is how many letters have to be put in, taken out or replaced to make b of a (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

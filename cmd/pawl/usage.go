@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/spf13/cobra"
 )
 
@@ -64,8 +65,10 @@ func unknownCommand(c *cobra.Command, word string) error {
 	hint := "see " + c.CommandPath() + " --help"
 	c.SuggestionsMinimumDistance = 2
 	if near := c.SuggestionsFor(word); len(near) > 0 {
-		best := distance(word, slices.MinFunc(near, func(a, b string) int { return distance(word, a) - distance(word, b) }))
-		near = slices.DeleteFunc(near, func(s string) bool { return distance(word, s) > best && !strings.HasPrefix(s, word) })
+		best := levenshtein.ComputeDistance(word, slices.MinFunc(near, func(a, b string) int {
+			return levenshtein.ComputeDistance(word, a) - levenshtein.ComputeDistance(word, b)
+		}))
+		near = slices.DeleteFunc(near, func(s string) bool { return levenshtein.ComputeDistance(word, s) > best && !strings.HasPrefix(s, word) })
 		hint = "did you mean " + c.CommandPath() + " " + strings.Join(near, ", ") + "? " + hint
 	}
 	return usagef("unknown command %q for %q: %s", word, c.CommandPath(), hint)
