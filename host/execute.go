@@ -203,11 +203,12 @@ func tightenPending(ctx context.Context, h *Host, s *step, gated bool) error {
 	return nil
 }
 
-// ended is how a call ended that this process ran; no commit holds it yet. panicked is what its code of the host panicked with.
+// ended is how a call ended that this process ran; no commit holds it yet. panicked is what the host's own
+// code panicked with, and where.
 type ended struct {
 	call     *store.Call
 	res      *plugins.Result
-	panicked any
+	panicked string
 }
 
 // drivePending runs what can run, in every frame, until the run rests or ends. Each commit holds one call's end and the starts that
@@ -222,7 +223,7 @@ func (h *Host) drivePending(ctx, guest context.Context, s *step, attempts map[st
 	defer func() { // every guest has an owner who waits for it
 		for range busy {
 			e := <-ends
-			if e.panicked == nil && !stopping(guest) {
+			if e.panicked == "" && !stopping(guest) {
 				last = append(last, e)
 			}
 		}
@@ -274,7 +275,7 @@ func (h *Host) drivePending(ctx, guest context.Context, s *step, attempts map[st
 		e := <-ends
 		s = h.step(r) // its moment is that of the end, however long the call took
 		delete(busy, e.call.ID)
-		if e.panicked != nil {
+		if e.panicked != "" {
 			panic(e.panicked)
 		}
 		if stopping(guest) {
@@ -294,7 +295,11 @@ func (h *Host) drivePending(ctx, guest context.Context, s *step, attempts map[st
 // run runs a call's tool. It writes nothing.
 func (h *Host) run(guest context.Context, r *run, f *frame, c *store.Call) (e ended) {
 	e.call = c
-	defer func() { e.panicked = recover() }()
+	defer func() {
+		if p := recover(); p != nil {
+			e.panicked = fmt.Sprintf("%v, in the goroutine of a call: %s", p, stack()) // the driver panics with it, where no stack tells
+		}
+	}()
 	e.res = h.invoke(guest, r, f, c)
 	return e
 }
