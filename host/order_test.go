@@ -46,7 +46,7 @@ func resumeIn(t *testing.T, order []string) (verdict string) {
 	}
 	h.Start()
 	defer h.Stop()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for r, _ = h.GetRun(t.Context(), hosttest.Owner, r.ID); !r.State.Ended(); r, _ = h.GetRun(t.Context(), hosttest.Owner, r.ID) {
 		if time.Now().After(deadline) {
 			return "the run hangs in " + string(r.State)

@@ -221,14 +221,14 @@ func (h *Host) Create(a host.Actor, agent string) host.Run {
 // Settled waits until the run stops, ends or waits for its client.
 func (h *Host) Settled(id string) host.Run {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	r, err := h.WaitRun(ctx, Owner, id)
 	if err != nil {
 		h.t.Fatalf("wait for run %s: %v", id, err)
 	}
 	if ctx.Err() != nil {
-		h.t.Fatalf("run %s is still %s after 20 s", id, r.State)
+		h.t.Fatalf("run %s is still %s after a minute", id, r.State)
 	}
 	return r
 }
