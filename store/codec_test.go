@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -145,6 +146,15 @@ func TestHeadStaysSmall(t *testing.T) {
 	r.SessionID = strings.Repeat("s", 256)
 	r.Agent = strings.Repeat("a", 128)
 	r.Error = &Failure{Code: "tool_error", Message: strings.Repeat("m", 1024)}
+	r.Frames = 1000
+	for i := range 64 {
+		r.Live = append(r.Live, 900+i)
+	}
+	for range 16 {
+		r.Rejects = append(r.Rejects, Reject{Call: strings.Repeat("f", 24), N: 100})
+	}
+	r.Trace = &Trace{Span: bytes.Repeat([]byte{1}, 32), From: bytes.Repeat([]byte{1}, 32), Request: bytes.Repeat([]byte{1}, 32), Pause: strings.Repeat("p", 42), Began: moment}
+	r.Cursor = json.RawMessage(`"` + strings.Repeat("c", 510) + `"`)
 	if n := len(Encode(&r)); n > 4<<10 {
 		t.Errorf("a head of %d bytes", n)
 	}
