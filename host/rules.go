@@ -144,45 +144,30 @@ func (h *Host) doubtRules() {
 func (h *Host) lookAtRules(ctx context.Context, again bool) policy.Look {
 	before := h.policy.live.Current()
 	look := h.policy.live.Look(ctx, h.clock(), again)
-	row := auditRecord{ActorKind: KindSystem, Action: "policy.reload", TargetKind: "policy", Outcome: outcomeOK}
 	now := h.policy.live.Current()
-	detail := map[string]any{"revision": now.Revision(), "files": len(now.Files)}
+	note := Note{
+		Action: "policy.reload", TargetKind: "policy", Target: now.Revision(),
+		Detail: map[string]any{"revision": now.Revision(), "files": len(now.Files)},
+	}
 	switch look {
 	case policy.Taken:
 		h.policy.taken.Add(1)
-		detail["previous"] = before.Revision()
+		note.Detail["previous"] = before.Revision()
 		h.log.Info("the rules were reloaded", "revision", now.Revision(), "previous", before.Revision(), "files", len(now.Files))
 		h.doubtRules()
 	case policy.Refused:
 		h.policy.refused.Add(1)
 		why := h.policy.live.Failed().Err.Error()
-		row.Outcome, row.Reason = outcomeError, "rules_refused"
-		detail["error"] = clip(why, maxErrorText)
+		note.Failed, note.Reason = true, "rules_refused"
+		note.Detail["error"] = clip(why, maxErrorText)
 		h.log.Error("the rules folder cannot be used; the old rules stay in force", "revision", now.Revision(), "error", why)
 	default:
 		return look
 	}
-	row.At, row.Target, row.Detail = h.now(), now.Revision(), mustJSON(detail)
-	if err := h.auditEverywhere(ctx, row); err != nil {
+	if err := h.Note(ctx, note); err != nil {
 		h.log.Error("the reload of the rules could not be audited", "error", err)
 	}
 	return look
-}
-
-// auditEverywhere appends a row to the log of every tenant: what it tells holds for all of them.
-func (h *Host) auditEverywhere(ctx context.Context, row auditRecord) error {
-	tenants, err := h.tenants(ctx)
-	if err != nil {
-		return err
-	}
-	for _, tenant := range tenants {
-		var c store.Change
-		addRow(&c, tenant, row)
-		if _, werr := h.write(ctx, &c); werr != nil {
-			err = errors.Join(err, werr)
-		}
-	}
-	return err
 }
 
 // Policy is the set of rules in force.
